@@ -1,0 +1,200 @@
+"""Engine: takes Requests, gives Generations. The seam between what is asked and who generates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from joulewise.decoding.spec import Decoding
+
+Role = Literal["system", "user", "assistant"]
+FinishReason = Literal["eos", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is chosen. ``temperature`` 0 is greedy; then the other fields have no effect."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+    @property
+    def greedy(self) -> bool:
+        """True where each token is the most likely one."""
+        return self.temperature == 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call of a model.
+
+    Args:
+        messages: the conversation so far; the engine applies the model's chat template where it has one, else joins the
+            contents with blank lines.
+        max_new_tokens: at most so many output tokens (exactly so many where ``ignore_eos``).
+        ignore_eos: go on past the end-of-sequence token (the stop rule ``fixed``).
+        sampling: greedy by default.
+        seed: for sampling; has no effect on greedy decoding.
+    """
+
+    messages: tuple[Message, ...]
+    max_new_tokens: int
+    ignore_eos: bool = False
+    sampling: Sampling = Sampling()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of speculation: one verification forward of the target.
+
+    Args:
+        drafted: draft tokens proposed (0 where the drafter had none).
+        accepted: draft tokens that entered the output; the bonus token is not among them.
+    """
+
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What one Request gave.
+
+    Args:
+        text: the output, special tokens removed.
+        token_ids: the output tokens, the end-of-sequence token included where it was produced.
+        prompt_tokens: tokens of the prompt after the template.
+        wasted_tokens: tokens that the target had accepted or produced past the end of the output and that were thrown
+            away.
+        finish_reason: ``eos`` or ``length``.
+        start_s, first_token_s, end_s: monotonic seconds; ``first_token_s`` is None where the engine cannot see it.
+        rounds: the rounds of speculation, in order; empty for plain decoding.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    prompt_tokens: int
+    finish_reason: FinishReason
+    start_s: float
+    end_s: float
+    first_token_s: float | None = None
+    wasted_tokens: int = 0
+    rounds: tuple[Round, ...] = ()
+
+    @property
+    def output_tokens(self) -> int:
+        """Output tokens, the end-of-sequence token included."""
+        return len(self.token_ids)
+
+    @property
+    def drafted(self) -> int:
+        """All draft tokens proposed."""
+        return sum(r.drafted for r in self.rounds)
+
+    @property
+    def accepted(self) -> int:
+        """All draft tokens accepted."""
+        return sum(r.accepted for r in self.rounds)
+
+
+CheckStatus = Literal["identical", "tie", "different", "not_checked"]
+
+
+@dataclass(frozen=True, slots=True)
+class LosslessCheck:
+    """Whether an output equals vanilla's greedy output (design, rule 4).
+
+    Args:
+        status: ``identical``; ``tie``: the first difference lies at a near-tie that vanilla itself shows between
+            forward widths; ``different``: a failure; ``not_checked``: sampled output, a lossy decoding, or no vanilla to
+            compare with.
+        first_difference: index of the first differing output token.
+        gap: top-two logit gap of the target there.
+        control: the largest change of that gap that vanilla shows between forward widths on the same prefix.
+        note: why it was not checked, or what a reader must know.
+    """
+
+    status: CheckStatus
+    first_difference: int | None = None
+    gap: float | None = None
+    control: float | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What ran, for the record. All of it must be equal for two cells to be a fair pair (design, rule 5).
+
+    Args:
+        engine: the engine's registry name.
+        model: the model as the plan named it.
+        model_class: such as ``LlamaForCausalLM``.
+        parameters: number of parameters.
+        dtype: such as ``float32``.
+        devices: where the weights lie, such as ``("cuda:0",)``.
+        context_length: the most tokens of prompt and output together; None if the model states none.
+        versions: library versions that matter, by name.
+        drafts: by decoding label, what drafts (name, parameters, a note such as "correctness fixture").
+        notes: what a reader of the results must know, such as "weights dequantised from Q4_1".
+    """
+
+    engine: str
+    model: str
+    model_class: str
+    parameters: int
+    dtype: str
+    devices: tuple[str, ...]
+    context_length: int | None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    drafts: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class Engine(Protocol):
+    """Takes Requests, gives Generations. One engine holds one target model."""
+
+    def refuses(self, decoding: Decoding) -> str | None:
+        """Why this engine cannot do ``decoding``, one sentence; None if it can. Loads nothing."""
+        ...
+
+    def load(self, decodings: Sequence[Decoding]) -> EngineInfo:
+        """Load the target and every draft that ``decodings`` need.
+
+        Raises:
+            UserError: a model that does not exist, a draft whose tokenizer cannot be matched, and the like.
+        """
+        ...
+
+    def generate(self, request: Request, decoding: Decoding) -> Generation:
+        """Generate, and return when the device is done (so that a window around the call holds all of its joules).
+
+        The result depends on the arguments alone: no state is carried from call to call (design, rule 6).
+
+        Raises:
+            ContextLengthError: prompt and ``max_new_tokens`` do not fit the context.
+        """
+        ...
+
+    def check_lossless(
+        self, request: Request, decoding: Decoding, reference: Sequence[int], output: Sequence[int]
+    ) -> LosslessCheck:
+        """Compare ``output`` of ``decoding`` with ``reference``, vanilla's output tokens for the same request.
+
+        Runs forwards of the target where they differ; never called inside a window.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free the device memory. Idempotent."""
+        ...

@@ -1,0 +1,29 @@
+"""The errors a person can act on."""
+
+from __future__ import annotations
+
+
+class JoulewiseError(Exception):
+    """Base class of every error that Joulewise raises on purpose.
+
+    The message is one clear sentence that says what is wrong, where, and what to do about it;
+    the command line prints it without a traceback.
+    """
+
+
+class UserError(JoulewiseError):
+    """The input is wrong: a plan, a file, a flag. The command line exits with code 2."""
+
+
+class EnvironmentFault(JoulewiseError):
+    """The machine does not let us go on: no space left, no permission, a missing extra.
+
+    The command line exits with code 2; what was written before stays intact.
+    """
+
+
+class ContextLengthError(JoulewiseError):
+    """A question, with the tokens it may produce, does not fit the model's context.
+
+    Only the Trial fails; the run goes on.
+    """

@@ -1,0 +1,9 @@
+"""How is it thought out? Specs that turn a question into Requests and Generations into one answer."""
+
+from joulewise.reasoning.direct import Direct
+from joulewise.reasoning.reasoning import Answer, Ask, Reasoning
+
+REASONINGS: dict[str, type[Reasoning]] = {"direct": Direct}
+"""The registry: ``kind`` in a plan -> the spec's class. A new reasoning is one file and one line here."""
+
+__all__ = ["REASONINGS", "Answer", "Ask", "Direct", "Reasoning"]

@@ -1,0 +1,197 @@
+"""What the ledger holds: one frozen, validated value per line. Plain data that travels; no behaviour.
+
+The ledger (``ledger.jsonl``) has two kinds of line: a ``Trial`` (one question answered once in one cell) and a
+``Check`` (whether a Trial's output equals vanilla's, known only when both have run).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from joulewise.energy.reading import ComponentEnergy, ComponentName, Energy, Provenance, Reading
+from joulewise.engines.engine import CheckStatus, FinishReason, Generation, LosslessCheck
+
+SCHEMA_VERSION = 1
+"""Raised when a line's meaning changes; a reader refuses lines of a newer version."""
+
+
+class Record(BaseModel):
+    """Base of all ledger values."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
+
+
+class EnergyRecord(Record):
+    """One component's joules over a Trial's window; the fields are those of ``ComponentEnergy``."""
+
+    component: ComponentName
+    provenance: Provenance
+    energy_j: float | None
+    start_edge_j: float = 0.0
+    end_edge_j: float = 0.0
+    sampling_j: float = 0.0
+    gain_j: float = 0.0
+    offset_j: float = 0.0
+    bound_j: tuple[float, float] | None = None
+    source_ids: tuple[str, ...] = ()
+    note: str | None = None
+
+    @classmethod
+    def of(cls, part: ComponentEnergy) -> EnergyRecord:
+        """The record of one component."""
+        return cls(**{name: getattr(part, name) for name in cls.model_fields})
+
+    def value(self) -> ComponentEnergy:
+        """The value that was recorded."""
+        return ComponentEnergy(**dict(self))
+
+
+class ReadingRecord(Record):
+    """A raw counter reading at one end of a Trial's window; fields as in ``Reading``."""
+
+    source_id: str
+    time_s: float
+    read_s: float
+    energy_j: float | None
+    power_w: float | None = None
+    fault: str | None = None
+
+    @classmethod
+    def of(cls, source_id: str, reading: Reading) -> ReadingRecord:
+        """The record of one reading of one source."""
+        return cls(
+            source_id=source_id,
+            time_s=reading.time_s,
+            read_s=reading.read_s,
+            energy_j=reading.energy_j,
+            power_w=reading.power_w,
+            fault=reading.fault,
+        )
+
+
+class GenerationRecord(Record):
+    """One Request's result, without its text where the question is others' work.
+
+    Args:
+        rounds: ``(drafted, accepted)`` per round of speculation.
+        output_hash: SHA-256 (16 hex digits) of the output token ids.
+        text: the output; None where only hashes are kept.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    wasted_tokens: int
+    finish_reason: FinishReason
+    start_s: float
+    end_s: float
+    first_token_s: float | None
+    rounds: tuple[tuple[int, int], ...]
+    output_hash: str
+    text: str | None
+
+    @classmethod
+    def of(cls, generation: Generation, output_hash: str, keep_text: bool) -> GenerationRecord:
+        """The record of one generation."""
+        return cls(
+            prompt_tokens=generation.prompt_tokens,
+            output_tokens=generation.output_tokens,
+            wasted_tokens=generation.wasted_tokens,
+            finish_reason=generation.finish_reason,
+            start_s=generation.start_s,
+            end_s=generation.end_s,
+            first_token_s=generation.first_token_s,
+            rounds=tuple((r.drafted, r.accepted) for r in generation.rounds),
+            output_hash=output_hash,
+            text=generation.text if keep_text else None,
+        )
+
+
+class Trial(Record):
+    """One question answered once in one cell: the ledger's row.
+
+    Args:
+        trial_id: ``cell_id|question_id|repeat``; unique in a run.
+        cell_id: ``engine/decoding/reasoning/task``, each by its label.
+        engine: the engine's label in the plan (names engine and model).
+        model: the target model as the plan names it.
+        sequence: position in the order in which the run's Trials were executed, from 0.
+        status: ``failed`` Trials have an ``error`` and no energy worth using.
+        started_at: wall-clock time, ISO 8601 UTC; an anchor only, durations come from the monotonic clock.
+        start_s, end_s: monotonic ends of the energy window.
+        readings_start, readings_end: raw counter readings at the window's ends.
+        other_cpu_cores: cores' worth of CPU time that other processes used meanwhile; None if not known.
+        polluted: whether that was above the plan's limit.
+        attempt: 0, or the number of the rerun that replaces an earlier polluted Trial.
+    """
+
+    kind: Literal["trial"] = "trial"
+    schema_version: int = SCHEMA_VERSION
+    trial_id: str
+    cell_id: str
+    engine: str
+    model: str
+    decoding: str
+    reasoning: str
+    task: str
+    question_id: str
+    question_hash: str
+    category: str | None = None
+    repeat: int
+    sequence: int
+    attempt: int = 0
+    status: Literal["ok", "failed"]
+    error: str | None = None
+    started_at: str
+    start_s: float
+    end_s: float
+    generations: tuple[GenerationRecord, ...] = ()
+    energy: tuple[EnergyRecord, ...] = ()
+    readings_start: tuple[ReadingRecord, ...] = ()
+    readings_end: tuple[ReadingRecord, ...] = ()
+    score: float | None = None
+    correct: bool | None = None
+    extracted: str | None = None
+    metric: str | None = None
+    other_cpu_cores: float | None = None
+    polluted: bool = False
+
+    @property
+    def duration_s(self) -> float:
+        """Length of the energy window, in seconds."""
+        return self.end_s - self.start_s
+
+    def window(self) -> Energy:
+        """The Trial's joules as a value."""
+        return Energy(self.duration_s, tuple(e.value() for e in self.energy), self.start_s, self.end_s)
+
+
+class Check(Record):
+    """Whether a Trial's output equals vanilla's for the same question and repeat (design, rule 4).
+
+    Fields as in ``LosslessCheck``; ``reference_trial_id`` is the vanilla Trial it was compared with.
+    """
+
+    kind: Literal["check"] = "check"
+    schema_version: int = SCHEMA_VERSION
+    trial_id: str
+    reference_trial_id: str | None
+    status: CheckStatus
+    first_difference: int | None = None
+    gap: float | None = None
+    control: float | None = None
+    note: str | None = None
+
+    @classmethod
+    def of(cls, trial_id: str, reference_trial_id: str | None, check: LosslessCheck) -> Check:
+        """The record of one verdict."""
+        return cls(
+            trial_id=trial_id,
+            reference_trial_id=reference_trial_id,
+            status=check.status,
+            first_difference=check.first_difference,
+            gap=check.gap,
+            control=check.control,
+            note=check.note,
+        )

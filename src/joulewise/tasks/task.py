@@ -1,0 +1,94 @@
+"""Task: questions, a prompt for each, a scorer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from joulewise.engines.engine import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question of a task.
+
+    Args:
+        question_id: unique within the task and stable between versions.
+        text: what is asked (the article, the problem, the question with its choices), without the task's instructions.
+        reference: what the scorer compares with (a number as text, a letter, a summary); never shown to the model.
+        category: a subject or kind for tables; None if the task has none.
+        extra: what else the task's prompt or scorer needs (choices and the like).
+    """
+
+    question_id: str
+    text: str
+    reference: str
+    category: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 (16 hex digits) of text and reference: shows that two runs asked the same."""
+        whole = json.dumps([self.text, self.reference, dict(self.extra)], sort_keys=True, ensure_ascii=False)
+        return hashlib.sha256(whole.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What an answer is worth.
+
+    Args:
+        value: between 0 and 1.
+        correct: right or wrong where the task has such a notion, else None (a summary).
+        extracted: what was taken from the text as the answer; None if nothing could be (then it is wrong).
+        metric: such as ``exact_match``, ``letter_match``, ``rouge_l``.
+    """
+
+    value: float
+    correct: bool | None
+    extracted: str | None
+    metric: str
+
+
+class Task(Protocol):
+    """Questions, a prompt for each, a scorer."""
+
+    @property
+    def name(self) -> str:
+        """Registry name, such as ``gsm8k``."""
+        ...
+
+    @property
+    def third_party(self) -> bool:
+        """True where the questions are others' work: ledgers then keep ids and hashes only, no texts."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """Where questions and prompt come from, with the licence, for reports."""
+        ...
+
+    @property
+    def metric(self) -> str:
+        """The scorer's name, as in ``Score.metric``."""
+        ...
+
+    @property
+    def max_new_tokens(self) -> int:
+        """A budget that fits the task, used where the plan names none."""
+        ...
+
+    def questions(self) -> Sequence[Question]:
+        """All questions, in a stable order."""
+        ...
+
+    def messages(self, question: Question) -> tuple[Message, ...]:
+        """The prompt for one question."""
+        ...
+
+    def score(self, question: Question, text: str) -> Score:
+        """Score the model's text. Never raises for anything a model may write."""
+        ...
