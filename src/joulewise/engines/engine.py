@@ -117,8 +117,8 @@ class LosslessCheck:
 
     Args:
         status: ``identical``; ``tie``: the first difference lies at a near-tie that vanilla itself shows between
-            forward widths; ``different``: a failure; ``not_checked``: sampled output, a lossy decoding, or no vanilla to
-            compare with.
+            forward widths; ``different``: a failure; ``not_checked``: sampled output, a lossy decoding, or no vanilla
+            to compare with.
         first_difference: index of the first differing output token.
         gap: top-two logit gap of the target there.
         control: the largest change of that gap that vanilla shows between forward widths on the same prefix.
