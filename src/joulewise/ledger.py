@@ -1,0 +1,301 @@
+"""What happened? A run folder: append-only, resumable, safe against kill -9 and a full disk.
+
+plan.yaml           the plan as it was run
+environment.json    versions, devices, clocks, limits, git state, engines, sources
+idle.json           idle power with the weights loaded
+ledger.jsonl        one Trial or Check per line, flushed to disk
+timeline/*.parquet  the raw readings of every source between
+run.lock            held while a run writes here
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from pydantic import ValidationError
+
+from joulewise.errors import EnvironmentFault, UserError
+from joulewise.plan import Plan
+from joulewise.records import SCHEMA_VERSION, Check, Trial
+from joulewise.yaml_file import load_yaml
+
+if TYPE_CHECKING:
+    from joulewise.energy.meter import TimelineRow
+    from joulewise.table import RunTable
+
+LEDGER = "ledger.jsonl"
+
+
+@dataclass(frozen=True)
+class LedgerContent:
+    """What a ledger file holds.
+
+    Args:
+        trials: in the order written; several attempts at one Trial are all here.
+        checks: the last verdict by ``trial_id``.
+        intact_bytes: length of the file up to the end of the last whole line.
+        torn: the bytes of a last line that was cut off; empty if none was.
+    """
+
+    trials: tuple[Trial, ...]
+    checks: Mapping[str, Check]
+    intact_bytes: int
+    torn: bytes
+
+
+def read_ledger(path: Path) -> LedgerContent:
+    """Read a ledger; a torn last line is left out and told, not repaired.
+
+    Raises:
+        UserError: a broken line that is not the last one, or lines of a newer schema; with file and line.
+    """
+    trials: list[Trial] = []
+    checks: dict[str, Check] = {}
+    intact, torn = 0, b""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return LedgerContent((), {}, 0, b"")
+    except OSError as error:
+        raise EnvironmentFault(f"{path}: cannot be read ({error.strerror})") from error
+    lines = raw.splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):
+            torn = line
+            break
+        record = _parse(line, f"{path}:{number}")
+        if isinstance(record, Trial):
+            trials.append(record)
+        else:
+            checks[record.trial_id] = record
+        intact += len(line)
+    return LedgerContent(tuple(trials), checks, intact, torn)
+
+
+def _parse(line: bytes, where: str) -> Trial | Check:
+    try:
+        data = json.loads(line)
+        version = data["schema_version"]
+        kind = {"trial": Trial, "check": Check}[data["kind"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{where}: not a line of a Joulewise ledger; restore the file from a copy") from error
+    if version > SCHEMA_VERSION:
+        raise UserError(
+            f"{where}: written by a newer Joulewise (schema {version}, this one reads {SCHEMA_VERSION}); upgrade"
+        )
+    try:
+        return kind.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise UserError(f"{where}: {field}: {first['msg']}; restore the file from a copy") from error
+
+
+class RunFolder:
+    """A run folder that this process writes. Use as a context manager; holds the folder's lock.
+
+    Attributes:
+        path: the folder.
+        content: what the ledger held when the folder was opened.
+        notices: what was noticed and repaired on opening, in words.
+    """
+
+    def __init__(self, path: Path, plan: Plan, resume: bool) -> None:
+        """Create the folder, or open it to go on.
+
+        Raises:
+            UserError: it holds a run and ``resume`` is not asked for, or the run was made with another plan.
+            EnvironmentFault: it cannot be written, or another run writes in it now.
+        """
+        self.path = path
+        self.notices: list[str] = []
+        with _told(path):
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(path / "run.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._take_lock()
+            self.content = self._open(plan, resume)
+            with _told(path):
+                self._ledger = os.open(path / LEDGER, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._size = self.content.intact_bytes
+
+    def _take_lock(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise EnvironmentFault(
+                f"{self.path}: another run is writing in this folder; wait for it, or choose another with --out"
+            ) from None
+
+    def _open(self, plan: Plan, resume: bool) -> LedgerContent:
+        plan_file = self.path / "plan.yaml"
+        started = plan_file.exists()
+        if started and not resume:
+            raise UserError(f"{self.path}: holds a run; go on with --resume, or choose another with --out")
+        if resume and not started:
+            raise UserError(f"{self.path}: there is no run to resume here; leave out --resume to start one")
+        if started:
+            before = load_yaml(plan_file, Plan)
+            if before.content_hash != plan.content_hash:
+                changed = ", ".join(n for n in Plan.model_fields if getattr(before, n) != getattr(plan, n))
+                raise UserError(
+                    f"{self.path}: the run was started with another plan (they differ in: {changed}); "
+                    "restore the plan, or start a new run with --out"
+                )
+        else:
+            self.write("plan.yaml", yaml.safe_dump(plan.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
+        content = read_ledger(self.path / LEDGER)
+        if content.torn:
+            with _told(self.path):
+                with open(self.path / f"{LEDGER}.torn", "ab") as keep:
+                    keep.write(content.torn + b"\n")
+                os.truncate(self.path / LEDGER, content.intact_bytes)
+            self.notices.append(
+                f"the ledger's last line was cut off ({len(content.torn)} bytes): the Trial in flight is lost and will be "
+                f"run again; the bytes are kept in {LEDGER}.torn"
+            )
+        return content
+
+    def append(self, record: Trial | Check) -> None:
+        """Write one line and flush it to disk. A line that does not fit is taken back whole.
+
+        Raises:
+            EnvironmentFault: no space left, or the like; what was written before is intact.
+        """
+        line = record.model_dump_json().encode() + b"\n"
+        try:
+            written = 0
+            while written < len(line):
+                written += os.write(self._ledger, line[written:])
+            os.fsync(self._ledger)
+        except OSError as error:
+            os.ftruncate(self._ledger, self._size)
+            raise EnvironmentFault(
+                f"{self.path / LEDGER}: cannot be written ({error.strerror}); everything up to the last whole Trial is "
+                "intact: make room and go on with --resume"
+            ) from error
+        self._size += len(line)
+
+    def write(self, name: str, text: str) -> None:
+        """Write one small file whole or not at all."""
+        target = self.path / name
+        part = target.with_name(target.name + ".part")
+        with _told(target):
+            with open(part, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, target)
+
+    def write_json(self, name: str, data: Any) -> None:
+        """``write`` of a value as JSON."""
+        self.write(name, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+
+    def append_timeline(self, rows: Sequence[TimelineRow]) -> None:
+        """Write raw readings as a further Parquet file of ``timeline/``.
+
+        One file per call, since a Parquet file that a kill cut off cannot be read.
+        """
+        if not rows:
+            return
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        folder = self.path / "timeline"
+        table = pa.table(
+            {
+                "time_s": pa.array([r.time_s for r in rows], pa.float64()),
+                "source_id": pa.array([r.source_id for r in rows]).dictionary_encode(),
+                "energy_j": pa.array([r.energy_j for r in rows], pa.float64()),
+                "power_w": pa.array([r.power_w for r in rows], pa.float64()),
+            }
+        )
+        with _told(folder):
+            folder.mkdir(exist_ok=True)
+            target = folder / f"{sum(1 for _ in folder.glob('*.parquet')):05d}.parquet"
+            part = target.with_suffix(".part")
+            pq.write_table(table, part, compression="zstd")
+            os.replace(part, target)
+
+    def close(self) -> None:
+        """Close the ledger and let go of the lock."""
+        os.close(self._ledger)
+        os.close(self._lock)
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Turn an operating-system error into one sentence for a person."""
+    try:
+        yield
+    except OSError as error:
+        raise EnvironmentFault(
+            f"{error.filename or path}: cannot be written ({error.strerror}); choose another folder with --out, or make "
+            "room or ask for permission"
+        ) from error
+
+
+def load(runs: Path | str | Iterable[Path | str]) -> RunTable:
+    """Read one run, or several side by side, as a typed table.
+
+    Args:
+        runs: run folders (those that ``joulewise run`` wrote).
+
+    Raises:
+        UserError: not a run folder, or a ledger that is broken; with the place.
+    """
+    import pyarrow as pa
+
+    from joulewise.table import SCHEMA, RunTable, rows_to_arrow
+
+    folders = [Path(runs)] if isinstance(runs, (str, Path)) else [Path(r) for r in runs]
+    tables: list[pa.Table] = []
+    plans: dict[str, Any] = {}
+    environments: dict[str, Any] = {}
+    named: dict[str, Path] = {}
+    warnings: list[str] = []
+    for folder in folders:
+        if not (folder / "plan.yaml").is_file():
+            raise UserError(f"{folder}: not a run folder (no plan.yaml in it); give one that `joulewise run` made")
+        name = _unique(folder.resolve().name, named)
+        named[name] = folder
+        plans[name] = load_yaml(folder / "plan.yaml", Plan).model_dump(mode="json")
+        environments[name] = {**_read_json(folder / "environment.json"), **_read_json(folder / "idle.json")}
+        content = read_ledger(folder / LEDGER)
+        if content.torn:
+            warnings.append(f"{name}: the ledger's last line is cut off and was left out; `--resume` repairs it")
+        tables.append(rows_to_arrow(name, content.trials, content.checks))
+    arrow = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
+    return RunTable(arrow, plans, environments, named, tuple(warnings))
+
+
+def _unique(name: str, taken: Mapping[str, Path]) -> str:
+    return name if name not in taken else next(f"{name}-{i}" for i in range(2, 10_000) if f"{name}-{i}" not in taken)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """A small JSON file of the run folder; empty if the run never got to write it."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); restore the file from a copy or delete it") from error
+    return dict(data)

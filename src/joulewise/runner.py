@@ -1,0 +1,497 @@
+"""The loop: a Plan's cells, Trial by Trial, into a run folder."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import random
+import signal
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+
+from joulewise.decoding import Decoding, Vanilla
+from joulewise.energy.meter import Meter
+from joulewise.engines import open_engine
+from joulewise.engines.engine import Engine, EngineInfo, Generation, LosslessCheck, Message, Request
+from joulewise.environment import describe, differences
+from joulewise.errors import ContextLengthError, UserError
+from joulewise.ledger import RunFolder
+from joulewise.plan import Cell, Plan
+from joulewise.pollution import cpu_use, other_cores
+from joulewise.reasoning import Answer
+from joulewise.records import Check, EnergyRecord, GenerationRecord, ReadingRecord, Trial
+from joulewise.tasks import open_task
+from joulewise.tasks.task import Question, Task
+
+TIMELINE_S = 60.0
+"""Raw readings are written to disk about so often."""
+
+KEPT_ANSWER_LENGTH = 64
+"""Longer extracts of answers to others' questions may quote them, and stay out of the ledger."""
+
+QuestionsByTask = Mapping[str, tuple[Task, tuple[Question, ...]]]
+"""By task label: the task and the questions that are asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One Trial to be: a question in a cell, once."""
+
+    cell: Cell
+    question: Question
+    repeat: int
+
+    @property
+    def trial_id(self) -> str:
+        """Unique in a run, the same in every session of it."""
+        return f"{self.cell.cell_id}|{self.question.question_id}|{self.repeat}"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run stands, for whoever shows it.
+
+    Args:
+        stage: ``load``, ``warm-up``, ``idle``, ``trial``, ``notice`` or ``done``.
+        text: one phrase for people.
+        done: Trials done, those of earlier sessions included.
+        total: all Trials of the plan (within ``limit``).
+        trial: the Trial that has just ended, for the stage ``trial``.
+    """
+
+    stage: str
+    text: str
+    done: int
+    total: int
+    trial: Trial | None = None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended.
+
+    Args:
+        folder: the run folder.
+        done: Trials in the ledger.
+        total: Trials of the plan.
+        failed: Trials with an error.
+        interrupted: whether it was stopped before its end (go on with ``resume``).
+        different: lossless Trials whose output differs from vanilla's beyond what arithmetic explains.
+    """
+
+    folder: Path
+    done: int
+    total: int
+    failed: int
+    interrupted: bool
+    different: int
+
+
+def open_tasks(plan: Plan, data_dir: Path | None, limit: int | None) -> QuestionsByTask:
+    """Every task of the plan with the questions that are asked, by task label.
+
+    Args:
+        plan: the plan.
+        data_dir: where third-party data sets lie; None looks at ``JOULEWISE_DATA``, then the hub.
+        limit: at most so many questions a task.
+
+    Raises:
+        UserError, EnvironmentFault: a task that cannot be opened, with the reason.
+    """
+    chosen = {}
+    for spec in plan.tasks:
+        task = open_task(spec.name, data_dir)
+        questions = list(task.questions())
+        if spec.questions is not None and spec.questions > len(questions):
+            raise UserError(f"task {spec.label}: asks for {spec.questions} questions but there are {len(questions)}")
+        # A seeded shuffle and then a cut: a smaller sample is contained in a larger one.
+        random.Random(f"{plan.seed}/{spec.label}").shuffle(questions)
+        sizes = [n for n in (spec.questions, limit) if n is not None]
+        chosen[spec.label] = (task, tuple(questions[: min(sizes)] if sizes else questions))
+    return chosen
+
+
+def schedule(plan: Plan, questions: QuestionsByTask) -> list[Job]:
+    """All Trials in the order of execution: engine by engine (one is loaded at a time), then as ``plan.order`` says."""
+    jobs: list[Job] = []
+    for engine in plan.engines:
+        cells = [c for c in plan.cells() if c.engine.label == engine.label]
+        order = random.Random(f"{plan.seed}/order/{engine.label}")
+        if plan.order == "sequential":
+            jobs += [Job(c, q, r) for c in cells for r in range(plan.repeats) for q in questions[c.task.label][1]]
+            continue
+        for repeat in range(plan.repeats):
+            # A block is one question in all its cells, in random order; blocks of all tasks are mixed.
+            by_task: dict[str, list[Cell]] = defaultdict(list)
+            for cell in cells:
+                by_task[cell.task.label].append(cell)
+            blocks = [(task, question) for task in by_task for question in questions[task][1]]
+            order.shuffle(blocks)
+            for task, question in blocks:
+                jobs += [Job(c, question, repeat) for c in order.sample(by_task[task], len(by_task[task]))]
+    return jobs
+
+
+def check_supported(plan: Plan) -> dict[str, Engine]:
+    """Open (not load) every engine and make sure that it can do what the plan asks.
+
+    Raises:
+        UserError: naming every cell that an engine refuses, why, and the way out.
+    """
+    engines = {spec.label: open_engine(spec) for spec in plan.engines}
+    refusals = {
+        (c.engine.label, c.decoding.label): reason
+        for c in plan.cells()
+        if (reason := engines[c.engine.label].refuses(c.decoding)) is not None
+    }
+    if refusals:
+        raise UserError(
+            "\n".join(
+                f"engine {engine} cannot do {decoding}: {reason}; change it, or leave it out with "
+                f"`exclude: [{{engine: '{engine}', decoding: '{decoding}'}}]`"
+                for (engine, decoding), reason in refusals.items()
+            )
+        )
+    return engines
+
+
+def run(
+    plan: Plan,
+    folder: Path,
+    *,
+    meter: Meter,
+    data_dir: Path | None = None,
+    resume: bool = False,
+    limit: int | None = None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> RunResult:
+    """Run a plan into a folder.
+
+    Ctrl-C (or SIGTERM) once ends the run after the Trial in flight; a second time at once, and that Trial is lost.
+
+    Args:
+        plan: what to run.
+        folder: the run folder; made if it is not there.
+        meter: an open meter.
+        data_dir: where third-party data sets lie.
+        resume: go on with the run that the folder holds.
+        limit: at most so many questions a task.
+        on_progress: told of every step.
+
+    Raises:
+        UserError: the plan asks for what cannot be done.
+        EnvironmentFault: the folder cannot be written, an extra is missing, and the like.
+    """
+    questions = open_tasks(plan, data_dir, limit)
+    engines = check_supported(plan)
+    jobs = schedule(plan, questions)
+    with RunFolder(folder, plan, resume) as out, _stop_on_signal() as stop:
+        session = _Session(plan, out, meter, questions, jobs, on_progress)
+        for notice in out.notices:
+            session.tell("notice", notice)
+        try:
+            for spec in plan.engines:
+                if stop.is_set() or not session.open_jobs(spec.label):
+                    continue
+                engine = engines[spec.label]
+                try:
+                    session.run_engine(spec.label, engine, stop)
+                finally:
+                    engine.close()
+        finally:
+            out.append_timeline(meter.drain_timeline())
+        return session.result()
+
+
+class _Session:
+    """One process's share of a run: what is done, and how one Trial is done."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        out: RunFolder,
+        meter: Meter,
+        questions: QuestionsByTask,
+        jobs: Sequence[Job],
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self.plan, self.out, self.meter, self.questions, self.jobs = plan, out, meter, questions, jobs
+        self.on_progress = on_progress
+        self.job_ids = {j.trial_id for j in jobs}
+        self.done = {t.trial_id: t for t in out.content.trials}
+        self.checks = dict(out.content.checks)
+        self.sequence = itertools.count(len(out.content.trials))
+        self.infos: dict[str, EngineInfo] = {}
+        # Token ids of the block in work; the ledger keeps their hashes only.
+        self.outputs: dict[str, Answer] = {}
+        self.timeline_written_s = time.monotonic()
+
+    def tell(self, stage: str, text: str, trial: Trial | None = None) -> None:
+        done = sum(1 for trial_id in self.done if trial_id in self.job_ids)
+        self.on_progress(Progress(stage, text, done, len(self.jobs), trial))
+
+    def result(self) -> RunResult:
+        trials = [self.done[j.trial_id] for j in self.jobs if j.trial_id in self.done]
+        return RunResult(
+            folder=self.out.path,
+            done=len(trials),
+            total=len(self.jobs),
+            failed=sum(1 for t in trials if t.status == "failed"),
+            interrupted=len(trials) < len(self.jobs),
+            different=sum(
+                1 for t in trials if t.trial_id in self.checks and self.checks[t.trial_id].status == "different"
+            ),
+        )
+
+    def open_jobs(self, engine_label: str) -> list[Job]:
+        """The Trials of one engine that are not done, or done but not yet compared with vanilla."""
+        mine = [j for j in self.jobs if j.cell.engine.label == engine_label]
+        return [j for j in mine if j.trial_id not in self.done or self._can_be_checked(j)]
+
+    def run_engine(self, label: str, engine: Engine, stop: threading.Event) -> None:
+        """Do every open Trial of one engine, or as many as come before ``stop``."""
+        jobs = self.open_jobs(label)
+        decodings = list({c.decoding.label: c.decoding for c in self.plan.cells() if c.engine.label == label}.values())
+        self.tell("load", f"loading {label}")
+        self._record_environment(label, engine.load(decodings))
+        self._warm_up(engine, decodings, stop)
+        self._idle_baseline(label, stop)
+        for block in _blocks(jobs):
+            for job in block:
+                if stop.is_set():
+                    return
+                if job.trial_id not in self.done:
+                    self._trial(engine, job)
+            self._check_all(engine, block)
+            self.outputs.clear()
+            if time.monotonic() - self.timeline_written_s > TIMELINE_S:
+                self.out.append_timeline(self.meter.drain_timeline())
+                self.timeline_written_s = time.monotonic()
+        # In sequential order vanilla may come after what is compared with it.
+        self._check_all(engine, jobs)
+
+    def _record_environment(self, label: str, info: EngineInfo) -> None:
+        self.infos[label] = info
+        now = describe(self.meter, self.infos)
+        file = self.out.path / "environment.json"
+        if file.exists():
+            before = json.loads(file.read_text(encoding="utf-8"))
+            changed = differences(before, now)
+            if changed:
+                raise UserError(
+                    f"{self.out.path}: the run was started on another set-up (different: {', '.join(changed)}), and cells "
+                    "measured on two set-ups cannot be compared; go on where it was started, or start anew with --out"
+                )
+            known = {e["label"] for e in before["engines"]}
+            now = before | {"engines": before["engines"] + [e for e in now["engines"] if e["label"] not in known]}
+        self.out.write_json("environment.json", now)
+
+    def _warm_up(self, engine: Engine, decodings: Sequence[Decoding], stop: threading.Event) -> None:
+        request = Request((Message("user", "Count from one to twenty in words."),), max_new_tokens=16)
+        for decoding in decodings:
+            for _ in range(self.plan.warm_up):
+                if stop.is_set():
+                    return
+                self.tell("warm-up", f"warming up {decoding.label}")
+                engine.generate(request, decoding)
+
+    def _idle_baseline(self, label: str, stop: threading.Event) -> None:
+        if self.plan.idle_baseline_s == 0 or stop.is_set():
+            return
+        self.tell("idle", f"measuring idle power for {self.plan.idle_baseline_s:g} s")
+        with self.meter.window() as window:
+            stop.wait(self.plan.idle_baseline_s)
+        if stop.is_set():
+            return
+        rows = [
+            {
+                "engine": label,
+                "component": part.component,
+                "power_w": None if part.energy_j is None else part.energy_j / window.duration_s,
+                "provenance": part.provenance,
+                "duration_s": window.duration_s,
+                "measured_at": _now(),
+            }
+            for part in window.energy.components
+        ]
+        file = self.out.path / "idle.json"
+        before = json.loads(file.read_text(encoding="utf-8"))["idle"] if file.exists() else []
+        self.out.write_json("idle.json", {"idle": before + rows})
+
+    def _trial(self, engine: Engine, job: Job) -> None:
+        """Measure one Trial, again where others' CPU use polluted it and the plan asks for reruns."""
+        for attempt in range(self.plan.pollution.reruns + 1):
+            trial = self._measure(engine, job, attempt)
+            self.out.append(trial)
+            self.done[trial.trial_id] = trial
+            self.tell("trial", job.cell.cell_id, trial)
+            if not trial.polluted:
+                return
+
+    def _measure(self, engine: Engine, job: Job, attempt: int) -> Trial:
+        cell, question = job.cell, job.question
+        task = self.questions[cell.task.label][0]
+        started_at, cpu_before = _now(), cpu_use()
+        answer, error = None, None
+        with self.meter.window() as window:
+            try:
+                answer = self._answer(engine, job)
+            except ContextLengthError as caught:
+                error = str(caught)
+        others = other_cores(cpu_before, cpu_use())
+        trial = Trial(
+            trial_id=job.trial_id,
+            cell_id=cell.cell_id,
+            engine=cell.engine.label,
+            model=cell.engine.model,
+            decoding=cell.decoding.label,
+            reasoning=cell.reasoning.label,
+            task=cell.task.label,
+            question_id=question.question_id,
+            question_hash=question.content_hash,
+            category=question.category,
+            repeat=job.repeat,
+            sequence=next(self.sequence),
+            attempt=attempt,
+            status="failed" if answer is None else "ok",
+            error=error,
+            started_at=started_at,
+            start_s=window.start_s,
+            end_s=window.end_s,
+            energy=tuple(EnergyRecord.of(part) for part in window.energy.components),
+            readings_start=tuple(ReadingRecord.of(i, r) for i, r in window.readings_start.items()),
+            readings_end=tuple(ReadingRecord.of(i, r) for i, r in window.readings_end.items()),
+            other_cpu_cores=others,
+            polluted=others is not None and others > self.plan.pollution.limit_cores,
+        )
+        if answer is None:
+            return trial
+        self.outputs[job.trial_id] = answer
+        score = task.score(question, answer.text)
+        keep_text = not task.third_party
+        short = score.extracted is not None and len(score.extracted) <= KEPT_ANSWER_LENGTH
+        return trial.model_copy(
+            update={
+                "generations": tuple(
+                    GenerationRecord.of(g, _token_hash(g), keep_text=keep_text) for g in answer.generations
+                ),
+                "score": score.value,
+                "correct": score.correct,
+                "extracted": score.extracted if keep_text or short else None,
+                "metric": score.metric,
+            }
+        )
+
+    def _answer(self, engine: Engine, job: Job) -> Answer:
+        """Answer the question of a job: the work that is measured."""
+        cell, question = job.cell, job.question
+        task = self.questions[cell.task.label][0]
+        stop = self.plan.stop
+        budget = stop.tokens or cell.task.max_new_tokens or task.max_new_tokens
+        template = Request(
+            messages=(),
+            max_new_tokens=budget,
+            ignore_eos=stop.rule == "fixed",
+            sampling=self.plan.sampling.value(),
+            seed=_seed(self.plan.seed, question.question_id, job.repeat),
+        )
+        return cell.reasoning.answer(
+            task.messages(question), template, lambda request: engine.generate(request, cell.decoding)
+        )
+
+    def _reference(self, job: Job) -> Job | None:
+        """The vanilla job that a job's output is compared with; None if the grid has none."""
+        for cell in self.plan.cells():
+            if isinstance(cell.decoding, Vanilla) and replace(cell, decoding=job.cell.decoding) == job.cell:
+                return replace(job, cell=cell)
+        return None
+
+    def _can_be_checked(self, job: Job) -> bool:
+        trial = self.done.get(job.trial_id)
+        if (
+            trial is None
+            or trial.status != "ok"
+            or job.trial_id in self.checks
+            or isinstance(job.cell.decoding, Vanilla)
+        ):
+            return False
+        reference = self._reference(job)
+        return reference is None or reference.trial_id in self.done
+
+    def _check_all(self, engine: Engine, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            if self._can_be_checked(job):
+                reference = self._reference(job)
+                verdict = self._compare(engine, job, reference)
+                check = Check.of(job.trial_id, reference.trial_id if reference else None, verdict)
+                self.out.append(check)
+                self.checks[job.trial_id] = check
+
+    def _compare(self, engine: Engine, job: Job, reference: Job | None) -> LosslessCheck:
+        """Design, rule 4. Outputs of an earlier session are made again (outside any window) where hashes differ."""
+        if reference is None:
+            return LosslessCheck("not_checked", note="no vanilla in the grid to compare with")
+        if not job.cell.decoding.lossless:
+            return LosslessCheck("not_checked", note="a lossy decoding")
+        if not self.plan.sampling.value().greedy:
+            return LosslessCheck("not_checked", note="sampled output")
+        before, after = self.done[reference.trial_id], self.done[job.trial_id]
+        if before.status != "ok":
+            return LosslessCheck("not_checked", note="vanilla failed on this question")
+        if [g.output_hash for g in before.generations] == [g.output_hash for g in after.generations]:
+            return LosslessCheck("identical")
+        ours, vanilla = (self.outputs.get(j.trial_id) or self._answer(engine, j) for j in (job, reference))
+        # The first request whose outputs differ; later requests may build on it.
+        triples = zip(vanilla.requests, vanilla.generations, ours.generations, strict=False)
+        for request, theirs, mine in triples:
+            if theirs.token_ids != mine.token_ids:
+                return engine.check_lossless(request, job.cell.decoding, theirs.token_ids, mine.token_ids)
+        return LosslessCheck("not_checked", note="the output could not be made again as it was")
+
+
+def _blocks(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+    """Consecutive jobs that ask the same question."""
+    for _, block in itertools.groupby(jobs, key=lambda j: (j.cell.task.label, j.question.question_id, j.repeat)):
+        yield list(block)
+
+
+def _seed(plan_seed: int, question_id: str, repeat: int) -> int:
+    """The same for all decodings of a question, so that pairs are fair; another for every repeat."""
+    return int.from_bytes(hashlib.sha256(f"{plan_seed}/{question_id}/{repeat}".encode()).digest()[:4], "big")
+
+
+def _token_hash(generation: Generation) -> str:
+    return hashlib.sha256(",".join(map(str, generation.token_ids)).encode()).hexdigest()[:16]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+@contextmanager
+def _stop_on_signal() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C or SIGTERM sets; the second raises ``KeyboardInterrupt``."""
+    stop = threading.Event()
+
+    def handle(_signum: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # signals reach the main thread only; its owner decides
+        return
+    before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

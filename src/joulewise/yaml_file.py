@@ -1,0 +1,150 @@
+"""YAML files into pydantic models, with errors that name file, line and field and suggest the nearest right name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from joulewise.errors import UserError
+
+Model = TypeVar("Model", bound=BaseModel)
+Path_ = tuple[str | int, ...]
+
+
+def load_yaml(path: Path, model: type[Model]) -> Model:
+    """Read and validate one YAML file.
+
+    Args:
+        path: the file.
+        model: what it must hold.
+
+    Raises:
+        UserError: no such file, not YAML, a key given twice, or content that the model refuses; all faults at once,
+            each with its line and field.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from error
+    return parse_yaml(text, model, str(path))
+
+
+def parse_yaml(text: str, model: type[Model], name: str) -> Model:
+    """As ``load_yaml``, for text that is at hand; ``name`` stands for the file in messages."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        lines: dict[Path_, int] = {}
+        if node is not None:
+            _map_lines(node, (), lines, name)
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{name}:{mark.line + 1}" if mark is not None else name
+        problem = getattr(error, "problem", None) or "cannot be parsed"
+        raise UserError(f"{where}: not valid YAML: {problem}") from error
+    if not isinstance(data, dict):
+        raise UserError(f"{name}: expected a mapping of keys to values at the top, found {type(data).__name__}")
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise UserError(
+            "\n".join(dict.fromkeys(_explain(e, data, lines, name, model) for e in error.errors()))
+        ) from error
+
+
+def _map_lines(node: yaml.Node, path: Path_, lines: dict[Path_, int], name: str) -> None:
+    """Note the line of every value, keys by their own line; refuse keys given twice (YAML itself keeps the last)."""
+    lines.setdefault(path, node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            at = (*path, str(key.value))
+            if at in lines:
+                raise UserError(f"{name}:{key.start_mark.line + 1}: {_dotted(at)}: the key is given twice; remove one")
+            lines[at] = key.start_mark.line + 1
+            _map_lines(value, at, lines, name)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            _map_lines(value, (*path, index), lines, name)
+
+
+def _explain(error: ErrorDetails, data: Any, lines: dict[Path_, int], name: str, model: type[BaseModel]) -> str:
+    at = _data_path(error["loc"], data)
+    line = next(lines[at[:n]] for n in range(len(at), -1, -1) if at[:n] in lines)
+    where = f"{name}:{line}: {_dotted(at) or 'the file'}"
+    if error["type"] == "extra_forbidden":
+        names = _fields_beside(model, error["loc"])
+        return f"{where}: unknown key{suggest(str(at[-1]), names)}"
+    if error["type"] == "missing":
+        return f"{where}: this key is missing"
+    if error["type"] == "union_tag_invalid":
+        context = error.get("ctx", {})
+        tags = [t.strip(" '") for t in str(context.get("expected_tags", "")).split(",")]
+        return f"{where}: unknown kind {context.get('tag')!r}{suggest(str(context.get('tag')), tags)}"
+    message = error["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:] if not message[:2].isupper() else message
+    value = error["input"]
+    shown = f" (found {value!r})" if isinstance(value, (str, int, float, bool)) and repr(value) not in message else ""
+    return f"{where}: {message}{shown}"
+
+
+def suggest(wrong: str, names: Sequence[str]) -> str:
+    """``; did you mean 'x'?`` or the list of right names, for the end of an error message."""
+    near = difflib.get_close_matches(wrong, names, n=1, cutoff=0.5)
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    return f"; known: {', '.join(sorted(names))}" if names else ""
+
+
+def _data_path(loc: Sequence[str | int], data: Any) -> Path_:
+    """The error's place in the file. Pydantic puts the tags of unions between, which the file does not have."""
+    path: list[str | int] = []
+    here = data
+    for i, step in enumerate(loc):
+        last = i == len(loc) - 1
+        if isinstance(here, dict) and (step in here or last):
+            path.append(step)
+            here = here.get(step)
+        elif isinstance(here, list) and isinstance(step, int) and step < len(here):
+            path.append(step)
+            here = here[step]
+    return tuple(path)
+
+
+def _dotted(path: Sequence[Hashable]) -> str:
+    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).lstrip(".")
+
+
+def _fields_beside(model: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
+    """The right names at the place of an unknown key: its neighbours in the JSON schema."""
+    schema = model.model_json_schema()
+    defs = schema.get("$defs", {})
+
+    def resolve(node: dict[str, Any]) -> dict[str, Any]:
+        return defs[node["$ref"].rsplit("/", 1)[-1]] if "$ref" in node else node
+
+    def options(node: dict[str, Any]) -> list[dict[str, Any]]:
+        node = resolve(node)
+        branches = node.get("anyOf", []) + node.get("oneOf", [])
+        return [node] + [o for b in branches for o in options(b)]
+
+    here = [schema]
+    for step in loc[:-1]:
+        following = []
+        for node in (o for h in here for o in options(h)):
+            if isinstance(step, int):
+                if "items" in node:
+                    following.append(node["items"])
+            elif step in node.get("properties", {}):
+                following.append(node["properties"][step])
+            elif node.get("properties", {}).get("kind", {}).get("const") == step:
+                following.append(node)
+        here = following
+    return sorted({p for h in here for o in options(h) for p in o.get("properties", {})})
