@@ -16,6 +16,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,7 @@ def _parse(line: bytes, where: str) -> Trial | Check:
     try:
         data = json.loads(line)
         version = data["schema_version"]
-        kind = {"trial": Trial, "check": Check}[data["kind"]]
+        kind: type[Trial | Check] = {"trial": Trial, "check": Check}[data["kind"]]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{where}: not a line of a Joulewise ledger; restore the file from a copy") from error
     if version > SCHEMA_VERSION:
@@ -162,8 +163,8 @@ class RunFolder:
                     keep.write(content.torn + b"\n")
                 os.truncate(self.path / LEDGER, content.intact_bytes)
             self.notices.append(
-                f"the ledger's last line was cut off ({len(content.torn)} bytes): the Trial in flight is lost and will be "
-                f"run again; the bytes are kept in {LEDGER}.torn"
+                f"the ledger's last line was cut off ({len(content.torn)} bytes): the Trial in flight is lost and "
+                f"will be run again; the bytes are kept in {LEDGER}.torn"
             )
         return content
 
@@ -247,16 +248,33 @@ def _told(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise EnvironmentFault(
-            f"{error.filename or path}: cannot be written ({error.strerror}); choose another folder with --out, or make "
-            "room or ask for permission"
+            f"{error.filename or path}: cannot be written ({error.strerror}); choose another folder with --out, "
+            "or make room or ask for permission"
         ) from error
 
 
-def load(runs: Path | str | Iterable[Path | str]) -> RunTable:
+def new_run_folder(plan: Plan) -> Path:
+    """The default place of a new run: ``runs/NAME-DATE-TIME``."""
+    return Path("runs") / f"{plan.name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def latest_run_folder(plan: Plan) -> Path:
+    """The plan's latest run in the default place.
+
+    Raises:
+        UserError: there is none.
+    """
+    earlier = sorted(Path("runs").glob(f"{plan.name}-[0-9]*-[0-9]*"))
+    if not earlier:
+        raise UserError(f"runs: no earlier run of the plan '{plan.name}' to resume; name its folder with --out")
+    return earlier[-1]
+
+
+def load(runs: os.PathLike[str] | str | Iterable[os.PathLike[str] | str]) -> RunTable:
     """Read one run, or several side by side, as a typed table.
 
     Args:
-        runs: run folders (those that ``joulewise run`` wrote).
+        runs: run folders (those that ``joulewise run`` wrote), or what ``joulewise.run`` returned.
 
     Raises:
         UserError: not a run folder, or a ledger that is broken; with the place.
@@ -265,7 +283,7 @@ def load(runs: Path | str | Iterable[Path | str]) -> RunTable:
 
     from joulewise.table import SCHEMA, RunTable, rows_to_arrow
 
-    folders = [Path(runs)] if isinstance(runs, (str, Path)) else [Path(r) for r in runs]
+    folders = [Path(runs)] if isinstance(runs, (str, os.PathLike)) else [Path(r) for r in runs]
     tables: list[pa.Table] = []
     plans: dict[str, Any] = {}
     environments: dict[str, Any] = {}

@@ -94,6 +94,9 @@ class RunResult:
     interrupted: bool
     different: int
 
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
 
 def open_tasks(plan: Plan, data_dir: Path | None, limit: int | None) -> QuestionsByTask:
     """Every task of the plan with the questions that are asked, by task label.
@@ -287,8 +290,8 @@ class _Session:
             changed = differences(before, now)
             if changed:
                 raise UserError(
-                    f"{self.out.path}: the run was started on another set-up (different: {', '.join(changed)}), and cells "
-                    "measured on two set-ups cannot be compared; go on where it was started, or start anew with --out"
+                    f"{self.out.path}: the run was started on another set-up ({', '.join(changed)} differ), and "
+                    "cells measured on two set-ups cannot be compared; go on where it was started, or start anew with --out"
                 )
             known = {e["label"] for e in before["engines"]}
             now = before | {"engines": before["engines"] + [e for e in now["engines"] if e["label"] not in known]}

@@ -1,0 +1,77 @@
+"""Progress of a run on the terminal: a bar for people, a line now and then for logs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from joulewise.runner import Progress
+
+LINE_EVERY_S = 15.0
+"""Without a terminal, one line about so often."""
+
+
+@contextmanager
+def show_progress() -> Iterator[Callable[[Progress], None]]:
+    """A function to hand to the runner; shows on standard error."""
+    console = Console(stderr=True, soft_wrap=True)
+    remaining = Remaining()
+    if console.is_terminal:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+        )
+        with Bar(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("starting", total=None, left="")
+
+            def on_bar(progress: Progress) -> None:
+                if progress.stage == "notice":
+                    console.print(progress.text)
+                    return
+                left = remaining.text(progress)
+                bar.update(task, description=progress.text, completed=progress.done, total=progress.total, left=left)
+
+            yield on_bar
+        return
+    last_line_s = 0.0
+
+    def on_line(progress: Progress) -> None:
+        nonlocal last_line_s
+        left = remaining.text(progress)
+        due = time.monotonic() - last_line_s >= LINE_EVERY_S
+        if progress.stage not in ("trial", "warm-up") or due or progress.done == progress.total:
+            last_line_s = time.monotonic()
+            count = f"[{progress.done}/{progress.total}] "
+            console.print(count + progress.text + (f", {left}" if left else ""), markup=False, highlight=False)
+
+    yield on_line
+
+
+class Remaining:
+    """The time that is left, from the mean pace of this session."""
+
+    def __init__(self) -> None:
+        self.first_s: float | None = None
+        self.first_done = 0
+
+    def text(self, progress: Progress) -> str:
+        """``about 3 min left``; empty before there is anything to judge by."""
+        now = time.monotonic()
+        if progress.stage != "trial":
+            return ""
+        if self.first_s is None:
+            self.first_s, self.first_done = now, progress.done
+            return ""
+        done = progress.done - self.first_done
+        if done < 3:
+            return ""
+        left_s = (now - self.first_s) / done * (progress.total - progress.done)
+        return f"about {left_s:.0f} s left" if left_s < 90 else f"about {left_s / 60:.0f} min left"

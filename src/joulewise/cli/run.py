@@ -1,0 +1,69 @@
+"""``joulewise run``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from joulewise.plan import Plan
+    from joulewise.runner import RunResult
+
+
+def run(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan: a YAML file, such as plans/demo.yaml.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The run folder. Default: runs/NAME-DATE-TIME.", metavar="DIR")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="Where third-party data sets lie. Default: $JOULEWISE_DATA.", metavar="DIR"),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out (or the plan's latest).")
+    ] = False,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many questions a task.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print cells, generations and an estimate of time; run nothing.")
+    ] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")] = False,
+) -> None:
+    """Run a plan: every question in every cell of its grid, each Trial with its joules, into a run folder.
+
+    Ctrl-C ends the run after the Trial in flight (twice: at once); --resume goes on. The run folder holds the ledger,
+    and in the end the tables and report.html.
+    """
+    from joulewise.ledger import latest_run_folder, new_run_folder
+    from joulewise.plan import load_plan
+
+    loaded = load_plan(plan)
+    if dry_run:
+        from joulewise.cli.dry_run import dry_run as show
+
+        show(loaded, data, limit, json_output)
+        return
+    folder = out or (latest_run_folder(loaded) if resume else new_run_folder(loaded))
+    result = _run(loaded, folder, data, resume, limit)
+    if json_output:
+        typer.echo(json.dumps({**vars(result), "folder": str(result.folder)}))
+    if result.interrupted:
+        again = f"joulewise run {plan} --out {folder} --resume"
+        typer.echo(f"Stopped after {result.done} of {result.total} Trials. Go on with: {again}", err=True)
+    if result.done:
+        from joulewise.cli.report import show_runs
+
+        show_runs([folder], quiet=json_output)
+    if result.interrupted:
+        raise typer.Exit(130)
+
+
+def _run(plan: Plan, folder: Path, data: Path | None, resume: bool, limit: int | None) -> RunResult:
+    from joulewise.cli.progress import show_progress
+    from joulewise.energy import discover
+    from joulewise.runner import run as run_plan
+
+    with discover() as meter, show_progress() as on_progress:
+        return run_plan(plan, folder, meter=meter, data_dir=data, resume=resume, limit=limit, on_progress=on_progress)
