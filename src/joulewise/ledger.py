@@ -84,16 +84,15 @@ def read_ledger(path: Path) -> LedgerContent:
 def _parse(line: bytes, where: str) -> Trial | Check:
     try:
         data = json.loads(line)
-        version = data["schema_version"]
-        kind: type[Trial | Check] = {"trial": Trial, "check": Check}[data["kind"]]
+        version, is_trial = data["schema_version"], {"trial": True, "check": False}[data["kind"]]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{where}: not a line of a Joulewise ledger; restore the file from a copy") from error
     if version > SCHEMA_VERSION:
         raise UserError(
-            f"{where}: written by a newer Joulewise (schema {version}, this one reads {SCHEMA_VERSION}); upgrade"
+            f"{where}: written by a newer Joulewise (schema {version}; this one reads up to {SCHEMA_VERSION}): upgrade"
         )
     try:
-        return kind.model_validate_json(line)
+        return Trial.model_validate_json(line) if is_trial else Check.model_validate_json(line)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))

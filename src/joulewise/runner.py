@@ -291,7 +291,7 @@ class _Session:
             if changed:
                 raise UserError(
                     f"{self.out.path}: the run was started on another set-up ({', '.join(changed)} differ), and "
-                    "cells measured on two set-ups cannot be compared; go on where it was started, or start anew with --out"
+                    "cells measured on two set-ups cannot be compared; go on where it was started, or start anew"
                 )
             known = {e["label"] for e in before["engines"]}
             now = before | {"engines": before["engines"] + [e for e in now["engines"] if e["label"] not in known]}

@@ -55,9 +55,11 @@ def parse_yaml(text: str, model: type[Model], name: str) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise UserError(
-            "\n".join(dict.fromkeys(_explain(e, data, lines, name, model) for e in error.errors()))
-        ) from error
+        errors = error.errors()
+        inner = [e["loc"][: len(e["loc"]) - i] for e in errors for i in range(1, len(e["loc"]))]
+        # Pydantic also calls a list too short whose items were refused; that would only confuse.
+        told = [e for e in errors if e["type"] != "too_short" or e["loc"] not in inner]
+        raise UserError("\n".join(dict.fromkeys(_explain(e, data, lines, name, model) for e in told))) from error
 
 
 def _map_lines(node: yaml.Node, path: Path_, lines: dict[Path_, int], name: str) -> None:

@@ -1,0 +1,248 @@
+"""The run folder: what it takes, what it refuses, and what survives."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulewise.errors import EnvironmentFault, UserError
+from joulewise.ledger import LEDGER, RunFolder, load, read_ledger
+from joulewise.plan import Plan
+from joulewise.records import Check, EnergyRecord, GenerationRecord, Trial
+
+PLAN = Plan.model_validate(
+    {
+        "name": "test",
+        "engines": [{"kind": "transformers"}],
+        "decodings": ["vanilla", "prompt_lookup"],
+        "tasks": ["starter-maths"],
+    }
+)
+
+
+def trial(number: int, energy_j: float | None = 10.0) -> Trial:
+    return Trial(
+        trial_id=f"cell|question-{number}|0",
+        cell_id="cell",
+        engine="e",
+        model="m",
+        decoding="vanilla",
+        reasoning="direct",
+        task="starter-maths",
+        question_id=f"question-{number}",
+        question_hash="0" * 16,
+        repeat=0,
+        sequence=number,
+        status="ok",
+        started_at="2026-11-30T00:00:00+00:00",
+        start_s=1.0,
+        end_s=3.0,
+        energy=(
+            EnergyRecord(
+                component="cpu", provenance="unknown" if energy_j is None else "modelled", energy_j=energy_j, gain_j=5.0
+            ),
+        ),
+        generations=(
+            GenerationRecord(
+                prompt_tokens=3,
+                output_tokens=4,
+                wasted_tokens=0,
+                finish_reason="eos",
+                start_s=1.0,
+                end_s=2.0,
+                first_token_s=None,
+                rounds=((5, 2), (5, 0)),
+                output_hash="f" * 16,
+                text="ünïcode\nand lines",
+            ),
+        ),
+    )
+
+
+def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
+    check = Check(trial_id=trial(0).trial_id, reference_trial_id=None, status="not_checked", note="alone")
+    with RunFolder(tmp_path / "run", PLAN, resume=False) as run:
+        run.append(trial(0))
+        run.append(check)
+    content = read_ledger(tmp_path / "run" / LEDGER)
+    assert content.trials == (trial(0),)
+    assert content.checks == {trial(0).trial_id: check}
+    assert content.torn == b""
+
+
+@settings(max_examples=40, deadline=None)
+@given(cut=st.integers(min_value=1, max_value=4000))
+def test_wherever_a_line_is_torn_only_that_trial_is_lost(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("torn") / "run"
+    with RunFolder(folder, PLAN, resume=False) as run:
+        run.append(trial(0))
+        whole = (folder / LEDGER).stat().st_size
+        run.append(trial(1))
+    size = (folder / LEDGER).stat().st_size
+    kept = max(whole, size - cut)
+    os.truncate(folder / LEDGER, kept)
+    with RunFolder(folder, PLAN, resume=True) as run:
+        assert [t.sequence for t in run.content.trials] == ([0, 1] if kept == size else [0])
+        assert bool(run.notices) == (whole < kept < size)
+        run.append(trial(2))
+    assert read_ledger(folder / LEDGER).torn == b""
+    assert [t.sequence for t in read_ledger(folder / LEDGER).trials] == ([0, 2] if kept < size else [0, 1, 2])
+
+
+def test_reading_alone_repairs_nothing_and_warns(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", PLAN, resume=False) as run:
+        run.append(trial(0))
+    with open(tmp_path / "run" / LEDGER, "ab") as file:
+        file.write(b'{"kind": "tri')
+    before = (tmp_path / "run" / LEDGER).read_bytes()
+    table = load(tmp_path / "run")
+    assert table.arrow.num_rows == 1
+    assert "cut off" in table.warnings[0]
+    assert (tmp_path / "run" / LEDGER).read_bytes() == before
+
+
+def test_a_broken_line_in_the_middle_is_named_and_nothing_is_touched(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", PLAN, resume=False) as run:
+        run.append(trial(0))
+    file = tmp_path / "run" / LEDGER
+    file.write_bytes(b"nonsense\n" + file.read_bytes())
+    before = file.read_bytes()
+    with pytest.raises(UserError, match=r"ledger\.jsonl:1: not a line of a Joulewise ledger"):
+        RunFolder(tmp_path / "run", PLAN, resume=True)
+    assert file.read_bytes() == before
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", PLAN, resume=False) as run:
+        run.append(trial(0).model_copy(update={"schema_version": 99}))
+    with pytest.raises(UserError, match="written by a newer Joulewise"):
+        load(tmp_path / "run")
+
+
+def test_two_runs_in_one_folder_refuse_each_other(tmp_path: Path) -> None:
+    with (
+        RunFolder(tmp_path / "run", PLAN, resume=False),
+        pytest.raises(EnvironmentFault, match="another run is writing"),
+    ):
+        RunFolder(tmp_path / "run", PLAN, resume=True)
+    with RunFolder(tmp_path / "run", PLAN, resume=True):
+        pass  # the lock goes with its holder
+
+
+def test_a_folder_with_a_run_is_not_written_over(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "run", PLAN, resume=False).close()
+    with pytest.raises(UserError, match="--resume"):
+        RunFolder(tmp_path / "run", PLAN, resume=False)
+
+
+def test_resuming_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no run to resume"):
+        RunFolder(tmp_path / "run", PLAN, resume=True)
+
+
+def test_resuming_with_another_plan_names_what_differs(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "run", PLAN, resume=False).close()
+    with pytest.raises(UserError, match=r"they differ in: seed\)"):
+        RunFolder(tmp_path / "run", PLAN.model_copy(update={"seed": 7}), resume=True)
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(EnvironmentFault, match="cannot be written"):
+        RunFolder(tmp_path / "file" / "run", PLAN, resume=False)
+
+
+@pytest.mark.parametrize("room", [0, 1, 100, 500])
+def test_no_space_left_takes_the_torn_line_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    with RunFolder(tmp_path / "run", PLAN, resume=False) as run:
+        run.append(trial(0))
+        real_write, left = os.write, room
+
+        def full_disk(fd: int, data: bytes) -> int:
+            nonlocal left
+            if left == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            part = data[:left]
+            left -= len(part)
+            return real_write(fd, part)
+
+        monkeypatch.setattr(os, "write", full_disk)
+        with pytest.raises(EnvironmentFault, match="No space left on device"):
+            run.append(trial(1))
+        monkeypatch.undo()
+    content = read_ledger(tmp_path / "run" / LEDGER)
+    assert content.trials == (trial(0),)
+    assert content.torn == b""
+
+
+def test_a_really_full_disk_keeps_every_whole_trial(tmp_path: Path) -> None:
+    """The kernel's own limit on file size stands in for a full disk: write() fails half-way through a line."""
+    import resource
+    import signal
+
+    with RunFolder(tmp_path / "run", PLAN, resume=False) as run:
+        run.append(trial(0))
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "run" / LEDGER).stat().st_size + 50, hard))
+        try:
+            with pytest.raises(EnvironmentFault, match="everything up to the last whole Trial is intact"):
+                run.append(trial(1))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            signal.signal(signal.SIGXFSZ, before)
+        run.append(trial(2))
+    assert [t.sequence for t in read_ledger(tmp_path / "run" / LEDGER).trials] == [0, 2]
+
+
+def test_the_table_has_sums_and_never_turns_unknown_into_zero(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", PLAN, resume=False) as run:
+        run.append(trial(0))
+        run.append(trial(1, energy_j=None))
+    rows = load(tmp_path / "run").arrow.to_pylist()
+    assert rows[0]["accepted_tokens"] == 2
+    assert rows[0]["drafted_per_round"] == [5, 5]
+    assert rows[0]["duration_s"] == 2.0
+    assert (rows[0]["cpu_energy_j"], rows[0]["total_energy_j"]) == (10.0, 10.0)
+    assert rows[0]["gpu_provenance"] is None
+    assert rows[1]["cpu_energy_j"] is None
+    assert rows[1]["total_energy_j"] is None
+    assert rows[1]["cpu_provenance"] == "unknown"
+
+
+def test_of_a_trial_that_was_run_again_the_last_attempt_counts(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", PLAN, resume=False) as run:
+        run.append(trial(0))
+        run.append(trial(0, energy_j=20.0).model_copy(update={"attempt": 1}))
+    assert load(tmp_path / "run").arrow.column("cpu_energy_j").to_pylist() == [20.0]
+
+
+def test_views_in_pandas_and_polars(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", PLAN, resume=False) as run:
+        run.append(trial(0))
+    table = load(tmp_path / "run")
+    assert table.to_pandas()["output_tokens"].tolist() == [4]
+    assert table.to_polars()["output_tokens"].to_list() == [4]
+
+
+def test_runs_side_by_side_keep_their_names_apart(tmp_path: Path) -> None:
+    for parent in ("a", "b"):
+        with RunFolder(tmp_path / parent / "run", PLAN, resume=False) as run:
+            run.append(trial(0))
+    table = load([tmp_path / "a" / "run", tmp_path / "b" / "run"])
+    assert table.arrow.column("run").to_pylist() == ["run", "run-2"]
+    assert set(table.plans) == {"run", "run-2"}
+
+
+def test_what_is_no_run_folder_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a run folder"):
+        load(tmp_path)
+
+
+def test_the_plan_in_the_folder_is_the_plan(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "run", PLAN, resume=False).close()
+    assert Plan.model_validate(yaml.safe_load((tmp_path / "run" / "plan.yaml").read_text())) == PLAN

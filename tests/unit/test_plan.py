@@ -1,0 +1,129 @@
+"""Plans: what is accepted, what is refused and in which words, and the grid that comes out."""
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulewise.errors import UserError
+from joulewise.plan import Plan, load_plan, plan_schema
+from joulewise.yaml_file import parse_yaml
+
+GOOD = """\
+name: demo
+engines:
+  - kind: transformers
+    model: default
+decodings:
+  - vanilla
+  - {kind: coga, tokens: 5}
+tasks:
+  - {name: starter-maths, questions: 5}
+"""
+
+
+def parse(text: str) -> Plan:
+    return parse_yaml(text, Plan, "plan.yaml")
+
+
+def refused(text: str) -> str:
+    with pytest.raises(UserError) as caught:
+        parse(text)
+    return str(caught.value)
+
+
+def test_a_plan_becomes_cells_in_grid_order() -> None:
+    assert [c.cell_id for c in parse(GOOD).cells()] == [
+        "default@transformers/vanilla/direct/starter-maths",
+        "default@transformers/coga-5/direct/starter-maths",
+    ]
+
+
+def test_the_group_starter_stands_for_its_tasks() -> None:
+    plan = parse(GOOD.replace("{name: starter-maths, questions: 5}", "{name: starter, questions: 5}"))
+    assert [t.name for t in plan.tasks] == ["starter-maths", "starter-summarisation", "starter-choice"]
+    assert {t.questions for t in plan.tasks} == {5}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ("tokens: 5", "token: 5", 7, "decodings[1].token: unknown key; did you mean 'tokens'?"),
+        ("decodings:", "decoding:", 5, "decoding: unknown key; did you mean 'decodings'?"),
+        ("- vanilla", "- vanila", 6, "did you mean 'vanilla'?"),
+        ("kind: coga", "kind: coca", 7, "unknown kind 'coca'; did you mean 'coga'?"),
+        ("tokens: 5", "tokens: 0", 7, "greater than or equal to 1 (found 0)"),
+        ("model: default", "modell: default", 4, "engines[0].modell: unknown key; did you mean 'model'?"),
+        ("questions: 5", "question: 5", 9, "tasks[0].question: unknown key; did you mean 'questions'?"),
+        ("name: demo", "name: de mo", 1, "name:"),
+        ("name: demo\n", "name: demo\nstop: {rule: fixed}\n", 2, "needs 'tokens'"),
+        ("name: demo\n", "name: demo\nexclude: [{decoding: eagle*}]\n", 1, "exclude[0] matches no cell"),
+        ("name: demo\n", "name: demo\nexclude: [{}]\n", 1, "every cell is excluded"),
+        ("- {kind: coga, tokens: 5}", "- vanilla", 1, "two decodings have the label 'vanilla'"),
+    ],
+)
+def test_faults_name_line_and_field_and_the_way_out(old: str, new: str, line: int, words: str) -> None:
+    message = refused(GOOD.replace(old, new))
+    assert words in message
+    assert f"plan.yaml:{line}: " in message
+
+
+def test_all_faults_are_told_at_once() -> None:
+    message = refused(GOOD.replace("tokens: 5", "token: 5").replace("questions: 5", "question: 5"))
+    assert len(message.splitlines()) == 2
+
+
+def test_a_key_given_twice_is_refused() -> None:
+    assert "plan.yaml:2: name: the key is given twice" in refused("name: a\n" + GOOD)
+
+
+def test_broken_yaml_is_told_with_its_line() -> None:
+    assert "not valid YAML" in refused("name: [demo\n")
+    assert "expected a mapping" in refused("- a\n- b\n")
+    assert "expected a mapping" in refused("")
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file"):
+        load_plan(tmp_path / "none.yaml")
+
+
+def test_exclusions_leave_cells_out() -> None:
+    plan = parse(GOOD + "exclude:\n  - {decoding: 'coga*', task: starter-maths, reason: no draft}\n")
+    assert [c.decoding.label for c in plan.cells()] == ["vanilla"]
+
+
+def test_custom_task_paths_are_relative_to_the_plan(tmp_path: Path) -> None:
+    (tmp_path / "plan.yaml").write_text(GOOD.replace("{name: starter-maths, questions: 5}", "mine/task.yaml"))
+    task = load_plan(tmp_path / "plan.yaml").tasks[0]
+    assert task.name == str(tmp_path / "mine" / "task.yaml")
+    assert task.label == "task"
+
+
+def test_the_hash_tells_plans_apart_and_survives_a_round_trip() -> None:
+    plan = parse(GOOD)
+    again = Plan.model_validate(json.loads(plan.model_dump_json()))
+    assert again.content_hash == plan.content_hash
+    assert parse(GOOD.replace("tokens: 5", "tokens: 6")).content_hash != plan.content_hash
+
+
+def test_the_committed_schema_is_the_code_s(repository: Path) -> None:
+    committed = json.loads((repository / "docs" / "plan.schema.json").read_text())
+    assert committed == plan_schema(), "run `make docs`"
+
+
+def test_shipped_plans_are_valid(repository: Path) -> None:
+    plans = sorted((repository / "plans").glob("*.yaml"))
+    assert plans
+    for plan in plans:
+        assert load_plan(plan).cells()
+
+
+@settings(max_examples=50)
+@given(st.text(max_size=200))
+def test_no_text_gives_anything_but_a_plan_or_a_user_error(text: str) -> None:
+    with contextlib.suppress(UserError):
+        parse(text)
