@@ -6,6 +6,8 @@ Stands in for `transformers` where a test is about the loop around the engine; t
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 import time
 from collections.abc import Sequence
 
@@ -21,7 +23,8 @@ CALLS: list[tuple[str, str]] = []
 class ScriptedEngine:
     """Answers with numbers drawn from a hash of the prompt. A prompt with the word OVERLONG does not fit the context.
 
-    Decodings other than vanilla give vanilla's output, but for `prompt_lookup` on prompts with the word DIFFER.
+    Decodings other than vanilla give vanilla's output, but for `prompt_lookup` on prompts with the word DIFFER. With
+    JOULEWISE_TEST_BLOCK set, a prompt with the word BLOCK says so on standard output and waits for a signal.
     """
 
     def __init__(self, spec: TransformersSpec) -> None:
@@ -40,6 +43,10 @@ class ScriptedEngine:
         CALLS.append((decoding.label, prompt))
         if "OVERLONG" in prompt:
             raise ContextLengthError("prompt of 900 tokens and 16 new ones do not fit the context of 512 tokens")
+        if "BLOCK" in prompt and "JOULEWISE_TEST_BLOCK" in os.environ:
+            print("blocked", flush=True)
+            while True:
+                signal.pause()
         start_s = time.monotonic()
         digest = hashlib.sha256(prompt.encode()).digest()
         tokens = tuple(digest[: min(request.max_new_tokens, 8)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import random
 import signal
 import threading
@@ -488,6 +489,8 @@ def _stop_on_signal() -> Iterator[threading.Event]:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
+        # Not print(): the signal may have come in the middle of one.
+        os.write(2, b"\njoulewise: stopping after the Trial in flight; once more, and it stops at once\n")
 
     if threading.current_thread() is not threading.main_thread():
         yield stop  # signals reach the main thread only; its owner decides

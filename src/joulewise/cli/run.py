@@ -46,12 +46,16 @@ def run(
         show(loaded, data, limit, json_output)
         return
     folder = out or (latest_run_folder(loaded) if resume else new_run_folder(loaded))
-    result = _run(loaded, folder, data, resume, limit)
+    go_on = f"joulewise run {plan} --out {folder} --resume"
+    try:
+        result = _run(loaded, folder, data, resume, limit)
+    except KeyboardInterrupt:
+        typer.echo(f"Stopped in the middle of a Trial; every finished one is kept. Go on with: {go_on}", err=True)
+        raise typer.Exit(130) from None
     if json_output:
         typer.echo(json.dumps({**vars(result), "folder": str(result.folder)}))
     if result.interrupted:
-        again = f"joulewise run {plan} --out {folder} --resume"
-        typer.echo(f"Stopped after {result.done} of {result.total} Trials. Go on with: {again}", err=True)
+        typer.echo(f"Stopped after {result.done} of {result.total} Trials. Go on with: {go_on}", err=True)
     if result.done:
         from joulewise.cli.report import show_runs
 

@@ -1,0 +1,223 @@
+"""`joulewise run` and `report` as a user types them; the engine is scripted, everything around it is real."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTED = (
+    "import joulewise.engines as e; e.ENGINES['transformers'] = 'scripted_engine:ScriptedEngine'; "
+    "from joulewise.cli.main import main; main()"
+)
+TASK = """\
+name: words
+questions: words.jsonl
+id: id
+prompt: '{text}'
+reference: answer
+scorer: exact
+max_new_tokens: 8
+"""
+PLAN = """\
+name: small
+engines: [{kind: transformers, name: toy, draft: x}]
+decodings: [vanilla, {kind: coga, tokens: 5}]
+tasks: [words.yaml]
+idle_baseline_s: 0
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "plan.yaml").write_text(PLAN)
+    (tmp_path / "words.yaml").write_text(TASK)
+    questions = [{"id": f"q{i}", "text": f"question {i}", "answer": "1"} for i in range(6)]
+    (tmp_path / "words.jsonl").write_text("".join(json.dumps(q) + "\n" for q in questions))
+    return tmp_path
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "COLUMNS": "100", **more}
+
+
+def joulewise(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPTED, *arguments],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def ledger_trials(folder: Path) -> list[str]:
+    lines = (folder / "out" / "ledger.jsonl").read_text().splitlines()
+    return [r["trial_id"] for r in map(json.loads, lines) if r["kind"] == "trial"]
+
+
+def test_a_run_ends_in_tables_and_a_page(folder: Path) -> None:
+    done = joulewise(folder, "run", "plan.yaml", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert "coga-5" in done.stdout
+    assert "[12/12]" in done.stderr
+    assert "<html" in (folder / "out" / "report.html").read_text()
+    assert len(ledger_trials(folder)) == 12
+    again = joulewise(folder, "report", "out", "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)
+
+
+def test_json_output_is_json_alone(folder: Path) -> None:
+    done = joulewise(folder, "run", "plan.yaml", "--out", "out", "--limit", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["done"], result["total"], result["interrupted"]) == (4, 4, False)
+
+
+def test_dry_run_prints_the_grid_and_runs_nothing(folder: Path) -> None:
+    done = joulewise(folder, "run", "plan.yaml", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "toy/coga-5/direct/words" in done.stdout
+    assert "2 cells, 12 generations" in done.stdout
+    assert not (folder / "runs").exists()
+    data = json.loads(joulewise(folder, "run", "plan.yaml", "--dry-run", "--json").stdout)
+    assert data["generations"] == 12
+    assert data["estimate_s"] > 0
+
+
+def test_the_default_folder_and_its_resumption(folder: Path) -> None:
+    assert joulewise(folder, "run", "plan.yaml", "--limit", "1").returncode == 0
+    (made,) = (folder / "runs").iterdir()
+    assert made.name.startswith("small-")
+    assert joulewise(folder, "run", "plan.yaml", "--resume").returncode == 0
+    assert len((made / "ledger.jsonl").read_text().splitlines()) == 12 + 6  # Trials and the verdicts on coga
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "words"),
+    [
+        ("plan.yaml", "tokens: 5", "tokns: 5", "plan.yaml:3: decodings[1].tokns: unknown key; did you mean 'tokens'?"),
+        ("plan.yaml", "words.yaml", "none.yaml", "none.yaml"),
+        ("plan.yaml", "words.yaml", "startr", "starter"),
+        ("words.jsonl", '"q3"', '"q2"', "q2"),
+        ("words.yaml", "scorer: exact", "scorer: exakt", "exact"),
+    ],
+)
+def test_wrong_input_is_one_sentence_and_exit_code_2(folder: Path, file: str, old: str, new: str, words: str) -> None:
+    path = folder / file
+    path.write_text(path.read_text().replace(old, new))
+    done = joulewise(folder, "run", "plan.yaml", "--out", "out")
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (folder / "out").exists()
+
+
+def test_an_empty_task_file_is_refused(folder: Path) -> None:
+    (folder / "words.jsonl").write_text("")
+    done = joulewise(folder, "run", "plan.yaml", "--out", "out")
+    assert done.returncode == 2
+    assert "words.jsonl" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root writes anywhere; the read-only case below covers other users")
+def test_a_place_that_cannot_be_written_is_told_root(folder: Path) -> None:
+    done = joulewise(folder, "run", "plan.yaml", "--out", "/proc/none/out")
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root is not held back by permissions; /proc stands in above")
+def test_a_read_only_folder_is_told(folder: Path) -> None:
+    locked = folder / "locked"
+    locked.mkdir(mode=0o500)
+    done = joulewise(folder, "run", "plan.yaml", "--out", "locked/out")
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
+
+
+def blocked_run(folder: Path) -> subprocess.Popen[str]:
+    """A run that stands in the middle of its last question's first Trial."""
+    lines = (folder / "words.jsonl").read_text().splitlines()
+    (folder / "words.jsonl").write_text("\n".join([*lines[:-1], lines[-1].replace("question 5", "BLOCK")]) + "\n")
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPTED, "run", "plan.yaml", "--out", "out"],
+        cwd=folder,
+        env=environment(JOULEWISE_TEST_BLOCK="1"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "blocked\n"
+    return process
+
+
+def resume_and_count(folder: Path) -> None:
+    done = joulewise(folder, "run", "plan.yaml", "--out", "out", "--resume")
+    assert done.returncode == 0, done.stderr
+    trials = ledger_trials(folder)
+    assert len(trials) == len(set(trials)) == 12
+
+
+def test_kill_9_in_the_middle_of_a_trial_loses_that_trial_alone(folder: Path) -> None:
+    process = blocked_run(folder)
+    process.kill()
+    process.communicate()
+    finished = ledger_trials(folder)
+    assert all("|q5|" not in trial for trial in finished)
+    resume_and_count(folder)
+    assert ledger_trials(folder)[: len(finished)] == finished
+
+
+@pytest.mark.parametrize("signals", [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGTERM)])
+def test_two_signals_stop_at_once_and_keep_every_finished_trial(
+    folder: Path, signals: tuple[signal.Signals, ...]
+) -> None:
+    process = blocked_run(folder)
+    before = ledger_trials(folder)
+    for signum in signals:
+        process.send_signal(signum)
+        # the second signal must not merge with the first: wait until the first was handled
+        if signum is signals[0] and process.stderr is not None:
+            while "once more" not in process.stderr.readline():
+                pass
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert "--resume" in errors
+    assert ledger_trials(folder) == before
+    resume_and_count(folder)
+
+
+def test_two_runs_in_one_folder_refuse_each_other(folder: Path) -> None:
+    process = blocked_run(folder)
+    try:
+        second = joulewise(folder, "run", "plan.yaml", "--out", "out", "--resume")
+        assert second.returncode == 2
+        assert "another run is writing in this folder" in second.stderr
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_help_of_every_command(folder: Path) -> None:
+    assert "doctor" in joulewise(folder, "--help").stdout
+    for command in ("run", "report", "meter", "doctor", "schema"):
+        done = joulewise(folder, command, "--help")
+        assert done.returncode == 0
+        assert "Usage" in done.stdout
+
+
+def test_the_schema_is_printed(folder: Path) -> None:
+    assert json.loads(joulewise(folder, "schema").stdout)["title"] == "Plan"
