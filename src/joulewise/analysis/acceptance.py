@@ -1,0 +1,83 @@
+"""How well does the draft guess? Acceptance length, acceptance rate, and the tokens that were drafted in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow.compute as pc
+
+from joulewise.analysis.cells import Cell, CellKey, sum_by_unit, unit_codes
+from joulewise.analysis.intervals import Quantity, positive_quantity, resample
+
+HOW_COUNTED = (
+    "Acceptance length is the mean number of tokens that a round of speculation puts out: the accepted draft tokens "
+    "plus one, the bonus token that the target adds itself. The first round includes the prefill, so every output "
+    "token belongs to a round. A round that the end of the text cuts short counts as if its bonus token had been kept."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """How the drafts of one cell fared.
+
+    Args:
+        key: which cell.
+        rounds: rounds of speculation, each one verification forward of the target.
+        drafted: draft tokens proposed.
+        accepted: of these, the ones that entered the output.
+        rejected: the others.
+        wasted: tokens thrown away past the end of the output.
+        length: mean acceptance length, 1 + accepted / rounds.
+        rate: accepted / drafted; None where nothing was drafted.
+        histogram: number of rounds by how many draft tokens they accepted, from 0 on.
+    """
+
+    key: CellKey
+    rounds: int
+    drafted: int
+    accepted: int
+    rejected: int
+    wasted: int
+    length: Quantity
+    rate: float | None
+    histogram: tuple[int, ...]
+
+
+def acceptances(cells: Iterable[Cell]) -> tuple[Acceptance, ...]:
+    """The acceptance of every cell that speculated."""
+    return tuple(a for a in (acceptance(cell) for cell in cells) if a is not None)
+
+
+def acceptance(cell: Cell) -> Acceptance | None:
+    """The acceptance of one cell; None where there were no rounds (plain decoding, or no Trial succeeded)."""
+    rounds, accepted, drafted, wasted = (
+        cell.numbers(name) for name in ("rounds", "accepted_tokens", "drafted_tokens", "wasted_tokens")
+    )
+    if not rounds.any():
+        return None
+    codes, n = unit_codes(cell.units())
+    again = resample(sum_by_unit(codes, n, rounds, accepted))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        replicates = 1.0 + again[:, 1] / again[:, 0]
+    n_rounds, n_accepted, n_drafted, n_wasted = (int(c.sum()) for c in (rounds, accepted, drafted, wasted))
+    length = positive_quantity(
+        1.0 + n_accepted / n_rounds,
+        replicates[~np.isnan(replicates)],
+        n_questions=n,
+        n_trials=len(codes),
+        provenance="measured",
+    )
+    counts = pc.list_flatten(cell.rows["accepted_per_round"]).to_numpy()
+    return Acceptance(
+        cell.key,
+        n_rounds,
+        n_drafted,
+        n_accepted,
+        n_drafted - n_accepted,
+        n_wasted,
+        length,
+        n_accepted / n_drafted if n_drafted else None,
+        tuple(int(count) for count in np.bincount(counts)) if len(counts) else (),
+    )

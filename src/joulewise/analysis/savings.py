@@ -1,0 +1,241 @@
+"""Does a decoding save time and energy? The three factors of arXiv 2602.09113, with intervals and a verdict.
+
+gamma_t, gamma_GPU^e and gamma_Total^e: vanilla's seconds or joules per output token over the decoding's, each a ratio
+of sums over the same questions; above 1 is a saving. ``docs/statistics.md`` derives the intervals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from joulewise.analysis.cells import (
+    VANILLA,
+    Cell,
+    CellKey,
+    Unit,
+    nothing_to_divide,
+    parts_of,
+    sum_by_unit,
+    unit_codes,
+    why_no_energy,
+)
+from joulewise.analysis.intervals import (
+    Floats,
+    Quantity,
+    joint_provenance,
+    positive_quantity,
+    resample,
+    unknown_quantity,
+)
+from joulewise.energy.reading import ComponentName, Provenance
+
+Verdict = Literal["saves energy", "costs energy", "faster", "slower", "cannot tell"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gamma:
+    """One saving factor.
+
+    Args:
+        ratio: the factor with its interval; above 1 is a saving.
+        verdict: what the interval says; None for energy that is not measured (modelled joules follow time, so they can
+            prove neither a saving nor a cost) and for what is unknown.
+        dropped: questions of either cell that are not in it, for want of an ok Trial (with known joules) in both.
+    """
+
+    ratio: Quantity
+    verdict: Verdict | None
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """One decoding against vanilla: same run, engine, model, reasoning and task.
+
+    Args:
+        key: the decoding's cell.
+        time: gamma_t.
+        gpu: gamma_GPU^e.
+        total: gamma_Total^e.
+        power: gamma_t / gamma_GPU^e, the mean GPU power of the decoding over vanilla's: why a faster decoding need not
+            be a cheaper one.
+    """
+
+    key: CellKey
+    time: Gamma
+    gpu: Gamma
+    total: Gamma
+    power: Quantity
+
+
+def savings(cells: Iterable[Cell]) -> tuple[Saving, ...]:
+    """Every decoding against the vanilla cell of its group. Cells of different models or tasks are never pooled."""
+    cells = tuple(cells)
+    baselines = {cell.key.group: cell for cell in cells if cell.key.decoding == VANILLA}
+    return tuple(saving(baselines.get(cell.key.group), cell) for cell in cells if cell.key.decoding != VANILLA)
+
+
+def saving(vanilla: Cell | None, method: Cell) -> Saving:
+    """One decoding against vanilla.
+
+    Args:
+        vanilla: None where the grid has no such cell; every figure is then unknown, with the reason.
+        method: the decoding's cell.
+    """
+    if vanilla is None:
+        return _nothing(method, "the grid has no vanilla cell to compare with")
+    if not vanilla.rows.num_rows:
+        return _nothing(method, "no vanilla Trial succeeded")
+    if not method.rows.num_rows:
+        return _nothing(method, "no Trial of this decoding succeeded")
+    pairs = _Pairs.of(vanilla, method)
+    return Saving(method.key, _time(pairs), _energy(pairs, "gpu"), _energy(pairs, "total"), _power(pairs))
+
+
+def _nothing(method: Cell, reason: str) -> Saving:
+    gamma = Gamma(unknown_quantity(reason), None, len(method.all_units()))
+    return Saving(method.key, gamma, gamma, gamma, gamma.ratio)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pairs:
+    """Trials of the same question and repeat, ok in both cells.
+
+    Args:
+        ours, theirs: row numbers of the pairs in the method's and in vanilla's ok Trials.
+        units: each pair's question.
+        tried: number of questions that either cell tried.
+    """
+
+    vanilla: Cell
+    method: Cell
+    theirs: npt.NDArray[np.intp]
+    ours: npt.NDArray[np.intp]
+    units: tuple[Unit, ...]
+    tried: int
+
+    @classmethod
+    def of(cls, vanilla: Cell, method: Cell) -> _Pairs:
+        theirs = {pair: row for row, pair in enumerate(zip(vanilla.units(), vanilla.numbers("repeat"), strict=True))}
+        ours = {pair: row for row, pair in enumerate(zip(method.units(), method.numbers("repeat"), strict=True))}
+        both = sorted(theirs.keys() & ours.keys())
+        return cls(
+            vanilla,
+            method,
+            np.array([theirs[pair] for pair in both], dtype=np.intp),
+            np.array([ours[pair] for pair in both], dtype=np.intp),
+            tuple(unit for unit, _ in both),
+            len(vanilla.all_units() | method.all_units()),
+        )
+
+    def column(self, name: str) -> tuple[Floats, Floats]:
+        """A numeric column of both cells, pair by pair: vanilla's, the method's."""
+        return self.vanilla.numbers(name)[self.theirs], self.method.numbers(name)[self.ours]
+
+    def with_energy(self, component: ComponentName) -> _Pairs:
+        """The pairs whose joules are known on both sides."""
+        theirs, ours = self.column(f"{component}_energy_j")
+        keep = ~np.isnan(theirs) & ~np.isnan(ours)
+        units = tuple(unit for unit, kept in zip(self.units, keep, strict=True) if kept)
+        return _Pairs(self.vanilla, self.method, self.theirs[keep], self.ours[keep], units, self.tried)
+
+    @property
+    def dropped(self) -> int:
+        """Questions that were tried and are in no pair."""
+        return self.tried - len(set(self.units))
+
+    def provenances(self, component: str) -> set[str | None]:
+        """The provenances of a component's joules, over both Trials of every pair."""
+        name = f"{component}_provenance"
+        theirs, ours = self.vanilla.texts(name), self.method.texts(name)
+        return {theirs[i] for i in self.theirs} | {ours[i] for i in self.ours}
+
+
+def _time(pairs: _Pairs) -> Gamma:
+    if not pairs.units:
+        return Gamma(
+            unknown_quantity("vanilla and this decoding have no answered question in common"), None, pairs.dropped
+        )
+    ratio = _ratio(pairs, "duration_s", "output_tokens", "measured")
+    return Gamma(ratio, _verdict(ratio, "faster", "slower"), pairs.dropped)
+
+
+def _energy(pairs: _Pairs, component: ComponentName) -> Gamma:
+    known = pairs.with_energy(component)
+    if not known.units:
+        return Gamma(unknown_quantity(_why_unknown(pairs, component)), None, known.dropped)
+    provenance = joint_provenance(known.provenances(component))
+    ratio = _ratio(known, f"{component}_energy_j", "output_tokens", provenance, _common(known, component))
+    verdict = _verdict(ratio, "saves energy", "costs energy") if ratio.provenance == "measured" else None
+    return Gamma(ratio, verdict, known.dropped)
+
+
+def _power(pairs: _Pairs) -> Quantity:
+    """gamma_t / gamma_GPU^e = (t_v / E_v) / (t_m / E_m) over the pairs with known GPU joules: the tokens cancel."""
+    known = pairs.with_energy("gpu")
+    if not known.units:
+        return unknown_quantity(_why_unknown(pairs, "gpu"))
+    provenance = joint_provenance(known.provenances("gpu"))
+    return _ratio(known, "duration_s", "gpu_energy_j", provenance, _common(known, "gpu"))
+
+
+def _ratio(pairs: _Pairs, above: str, below: str, provenance: Provenance, common: float = 0.0) -> Quantity:
+    """(sum of vanilla's ``above`` / sum of its ``below``) over the same of the method, with its interval."""
+    columns = (*pairs.column(above), *pairs.column(below))
+    codes, n = unit_codes(pairs.units)
+    above_v, above_m, below_v, below_m = (math.fsum(column) for column in columns)
+    for name, total in ((above, min(above_v, above_m)), (below, min(below_v, below_m))):
+        if total <= 0.0:
+            return unknown_quantity(nothing_to_divide(name), n, len(pairs.units))
+    again = resample(sum_by_unit(codes, n, *columns))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        replicates = (again[:, 0] / again[:, 2]) / (again[:, 1] / again[:, 3])
+    return positive_quantity(
+        (above_v / below_v) / (above_m / below_m),
+        replicates[~np.isnan(replicates)],
+        n_questions=n,
+        n_trials=len(pairs.units),
+        provenance=provenance,
+        common=common,
+    )
+
+
+def _common(pairs: _Pairs, component: ComponentName) -> float:
+    """What the meter's common errors can do to ln gamma: one standard uncertainty.
+
+    With d ln gamma = dE_v / E_v - dE_m / E_m, and each part's gain and offset errors (g and o) the same in all Trials
+    of both cells, a part moves it by g (share_v - share_m) + o (t_v / E_v - t_m / E_m), where the shares are of the
+    joules E that gamma is about. For a component by itself both shares are 1 and its gain cancels. The terms are added
+    linearly, as nothing is known of how the errors of different parts hang together.
+    """
+    energy_v, energy_m = (math.fsum(column) for column in pairs.column(f"{component}_energy_j"))
+    if min(energy_v, energy_m) <= 0.0:
+        return math.nan
+    terms = []
+    for part in parts_of(component, pairs.provenances):
+        for error in ("gain", "offset"):
+            error_v, error_m = (math.fsum(column) for column in pairs.column(f"{part}_{error}_j"))
+            terms.append(abs(error_v / energy_v - error_m / energy_m))
+    return math.fsum(terms)
+
+
+def _verdict(ratio: Quantity, above: Verdict, below: Verdict) -> Verdict | None:
+    if ratio.value is None:
+        return None
+    if ratio.lower is not None and ratio.lower > 1.0:
+        return above
+    if ratio.upper is not None and ratio.upper < 1.0:
+        return below
+    return "cannot tell"
+
+
+def _why_unknown(pairs: _Pairs, component: ComponentName) -> str:
+    if not pairs.units:
+        return "vanilla and this decoding have no answered question in common"
+    return why_no_energy(component, pairs.provenances(component))
