@@ -1,0 +1,306 @@
+"""NVML: the energy counter of every NVIDIA GPU that CUDA shows this process."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from joulewise.energy.reading import Reading
+from joulewise.energy.source import Absent, Discovery, Source, SourceSpec
+
+UPDATE_PERIOD_S = 0.1
+"""Seen on an H200 (driver 580): a step every 100.0 ms. ``joulewise doctor`` shows what it is here."""
+
+QUANTUM_J = 0.001
+
+GAIN = 0.05
+"""Relative standard uncertainty of the board's sensor: docs/measurement.md says on what grounds."""
+
+OFFSET_W = 5.0
+"""Standard uncertainty of its offset, on the same grounds."""
+
+PEAK = 1.25
+"""A card overshoots its power limit until its regulator acts: an H200 limited to 700 W drew 817 W for 100 ms."""
+
+
+class NvmlSource:
+    """One GPU.
+
+    Args:
+        nvml: the module ``pynvml``, or one like it; initialised, and shut down once by ``close``.
+        handle: the GPU's handle.
+        spec: what it is.
+        clock: monotonic clock, in seconds.
+    """
+
+    def __init__(self, nvml: Any, handle: Any, spec: SourceSpec, clock: Callable[[], float] = time.monotonic) -> None:
+        self.spec = spec
+        self._nvml, self._handle, self._clock = nvml, handle, clock
+        self._open = True
+        self._has_instant_power = self._instant_power_w() is not None
+
+    def read(self) -> Reading:
+        """Counter and power. The counter takes 3 to 4 ms on an H200, of CPU time too."""
+        start_s = self._clock()
+        energy_j, fault = None, None
+        try:
+            energy_j = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1000
+        except self._nvml.NVMLError as error:
+            fault = f"NVML: {error}"
+        end_s = self._clock()
+        power_w = None if fault else self._power()[0]
+        return Reading((start_s + end_s) / 2, end_s - start_s, energy_j, power_w, fault)
+
+    def sample(self) -> Reading:
+        """The power alone, about 50 microseconds."""
+        start_s = self._clock()
+        power_w, fault = self._power()
+        end_s = self._clock()
+        return Reading((start_s + end_s) / 2, end_s - start_s, None, power_w, fault)
+
+    def close(self) -> None:
+        """Let go of NVML."""
+        if self._open:
+            self._open = False
+            _shut_down(self._nvml)
+
+    def _power(self) -> tuple[float | None, str | None]:
+        """Watts, or why there are none.
+
+        ``nvmlDeviceGetPowerUsage`` is a mean over the last second on most cards since Ampere (seen on an H200: 0.87 s
+        to follow a step of the load, 0.08 s for the instantaneous field), so it serves older cards only.
+        """
+        try:
+            if self._has_instant_power:
+                return self._instant_power_w(), None
+            return self._nvml.nvmlDeviceGetPowerUsage(self._handle) / 1000, None
+        except self._nvml.NVMLError as error:
+            return None, f"NVML: {error}"
+
+    def _instant_power_w(self) -> float | None:
+        nvml = self._nvml
+        try:
+            (field,) = nvml.nvmlDeviceGetFieldValues(self._handle, [nvml.NVML_FI_DEV_POWER_INSTANT])
+        except nvml.NVMLError:
+            return None
+        return field.value.uiVal / 1000 if field.nvmlReturn == nvml.NVML_SUCCESS else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Card:
+    index: int
+    handle: Any
+    uuid: str
+    name: str
+
+
+def discover(
+    nvml: Any = None,
+    environ: Mapping[str, str] = os.environ,
+    device_nodes: Callable[[], bool] = lambda: any(Path("/dev").glob("nvidia[0-9]*")),
+    clock: Callable[[], float] = time.monotonic,
+) -> Discovery:
+    """One source per visible GPU.
+
+    Args:
+        nvml: the module to use; ``pynvml`` if left out.
+        environ: where ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER`` are looked up.
+        device_nodes: whether the kernel shows an NVIDIA GPU; tells "no GPU" from "a GPU that NVML cannot reach".
+        clock: monotonic clock, in seconds.
+    """
+    if nvml is None:
+        try:
+            import pynvml
+        except ImportError:
+            return _absent(device_nodes(), "the package nvidia-ml-py is not installed", "pip install nvidia-ml-py")
+        nvml = pynvml
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        return _cannot_start(nvml, error, device_nodes())
+    try:
+        return _discover(nvml, environ, clock)
+    except nvml.NVMLError as error:
+        return _absent(True, f"NVML: {error}", "see whether nvidia-smi works")
+    finally:
+        _shut_down(nvml)
+
+
+def _discover(nvml: Any, environ: Mapping[str, str], clock: Callable[[], float]) -> Discovery:
+    absent: list[Absent] = []
+    cards: list[_Card | None] = []
+    faults: dict[int, str] = {}
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            uuid, name = _text(nvml.nvmlDeviceGetUUID(handle)), _text(nvml.nvmlDeviceGetName(handle))
+            cards.append(_Card(index, handle, uuid, name))
+        except nvml.NVMLError as error:
+            cards.append(None)
+            faults[index] = f"GPU {index}: {error}"
+    if not cards:
+        return _absent(False, "no NVIDIA GPU", None)
+    visible, complaint = _visible(nvml, cards, environ)
+    if complaint:
+        absent.append(Absent("nvml", "gpu", False, complaint, "correct CUDA_VISIBLE_DEVICES, or unset it"))
+    elif not visible:
+        absent.append(Absent("nvml", "gpu", False, "CUDA_VISIBLE_DEVICES hides every GPU", "unset it to measure them"))
+    order_note = _order_note(cards, visible, environ)
+    sources: list[Source] = []
+    for index in visible:
+        card = cards[index]
+        if card is None:
+            absent.append(
+                Absent("nvml", "gpu", True, faults[index], "see whether nvidia-smi shows it; reset or reboot")
+            )
+            continue
+        try:
+            nvml.nvmlDeviceGetTotalEnergyConsumption(card.handle)
+        except nvml.NVMLError as error:
+            absent.append(_no_counter(nvml, card, error))
+            continue
+        nvml.nvmlInit()  # counted: each source shuts down once
+        sources.append(NvmlSource(nvml, card.handle, _spec(nvml, card, order_note), clock))
+    return Discovery(tuple(sources), tuple(absent))
+
+
+def _spec(nvml: Any, card: _Card, order_note: str | None) -> SourceSpec:
+    mig_note = "MIG mode: the figure is the whole card's, all its instances together" if _mig(nvml, card) else None
+    return SourceSpec(
+        source_id=f"nvml:{card.uuid}",
+        component="gpu",
+        device=card.name,
+        provenance="measured",
+        method="NVML energy counter",
+        update_period_s=UPDATE_PERIOD_S,
+        quantum_j=QUANTUM_J,
+        max_power_w=_max_power_w(nvml, card),
+        gain=GAIN,
+        offset_w=OFFSET_W,
+        note="; ".join(n for n in (mig_note, order_note) if n) or None,
+    )
+
+
+def _visible(nvml: Any, cards: list[_Card | None], environ: Mapping[str, str]) -> tuple[list[int], str | None]:
+    """The NVML indices that CUDA shows, and a complaint about an entry that means no GPU.
+
+    CUDA reads the list from the left and stops at the first entry that it does not know; so does this. Negative
+    numbers, ``NoDevFiles`` and the empty string are the usual ways to end it on purpose.
+    """
+    text = environ.get("CUDA_VISIBLE_DEVICES")
+    if text is None:
+        return list(range(len(cards))), None
+    visible: list[int] = []
+    for entry in (e.strip() for e in text.split(",")):
+        if entry in ("", "NoDevFiles") or (entry.startswith("-") and entry[1:].isdigit()):
+            break
+        matches = _matches(nvml, cards, entry)
+        if len(matches) != 1:
+            here = ", ".join(f"{c.index}: {c.uuid}" for c in cards if c)
+            fits = "fits several GPUs" if matches else "is no GPU of this machine"
+            return visible, f"CUDA_VISIBLE_DEVICES names {entry!r}, which {fits} ({here})"
+        if matches[0] not in visible:  # several MIG instances of one card
+            visible.append(matches[0])
+    return visible, None
+
+
+def _matches(nvml: Any, cards: list[_Card | None], entry: str) -> list[int]:
+    """Indices of the cards that an entry may mean: a number, a UUID or its beginning, a MIG instance."""
+    if entry.isdigit():
+        return [int(entry)] if int(entry) < len(cards) else []
+    known = [c for c in cards if c is not None]
+    if entry.startswith("GPU-"):
+        return [c.index for c in known if c.uuid.lower().startswith(entry.lower())]
+    if entry.startswith("MIG-GPU-"):  # the form of drivers before R470: MIG-<UUID of the card>/<gpu>/<compute instance>
+        parent = entry.removeprefix("MIG-").split("/")[0].lower()
+        return [c.index for c in known if c.uuid.lower() == parent]
+    if entry.startswith("MIG-"):
+        return [c.index for c in known if any(u.lower().startswith(entry.lower()) for u in _mig_uuids(nvml, c))]
+    return []
+
+
+def _mig(nvml: Any, card: _Card) -> bool:
+    try:
+        return bool(nvml.nvmlDeviceGetMigMode(card.handle)[0])
+    except nvml.NVMLError:  # a card that cannot do MIG
+        return False
+
+
+def _mig_uuids(nvml: Any, card: _Card) -> Iterator[str]:
+    if not _mig(nvml, card):
+        return
+    for i in range(nvml.nvmlDeviceGetMaxMigDeviceCount(card.handle)):
+        try:
+            yield _text(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetMigDeviceHandleByIndex(card.handle, i)))
+        except nvml.NVMLError:  # a place with no instance
+            continue
+
+
+def _order_note(cards: list[_Card | None], visible: list[int], environ: Mapping[str, str]) -> str | None:
+    """CUDA numbers the fastest GPU first unless told otherwise, NVML by PCI bus."""
+    by_number = environ.get("CUDA_VISIBLE_DEVICES", "")[:1].isdigit()
+    differ = len({c.name for c in cards if c is not None}) > 1
+    if not by_number or not differ or len(visible) == len(cards) or environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
+        return None
+    return (
+        "chosen by number on a machine with different GPUs: CUDA may mean another card "
+        "(set CUDA_DEVICE_ORDER=PCI_BUS_ID, or choose by UUID)"
+    )
+
+
+def _max_power_w(nvml: Any, card: _Card) -> float | None:
+    for function in ("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetPowerManagementLimit"):
+        try:
+            return PEAK * float(getattr(nvml, function)(card.handle)) / 1000
+        except nvml.NVMLError:  # the next one may tell
+            continue
+    return None
+
+
+def _no_counter(nvml: Any, card: _Card, error: Any) -> Absent:
+    device = f"{card.name} ({card.uuid})"
+    if error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
+        return Absent("nvml", "gpu", True, f"{device} has no energy counter, which came with Volta", None)
+    if error.value == nvml.NVML_ERROR_NO_PERMISSION:
+        return Absent("nvml", "gpu", True, f"no permission to read {device}", _PERMISSION)
+    return Absent("nvml", "gpu", True, f"{device}: {error}", "see whether nvidia-smi shows it; reset or reboot")
+
+
+_PERMISSION = "let this user read /dev/nvidia* (often the group video), or run as root"
+
+
+def _cannot_start(nvml: Any, error: Any, nodes: bool) -> Discovery:
+    code = error.value
+    if code in (nvml.NVML_ERROR_LIBRARY_NOT_FOUND, nvml.NVML_ERROR_DRIVER_NOT_LOADED) and not nodes:
+        return _absent(False, "no NVIDIA GPU", None)
+    if code == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+        reason = "there is an NVIDIA GPU, but the driver's library libnvidia-ml.so.1 is not found"
+        return _absent(True, reason, "install the driver, or start the container with --gpus all")
+    if code == nvml.NVML_ERROR_DRIVER_NOT_LOADED:
+        return _absent(True, "there is an NVIDIA GPU, but its driver is not loaded", "load the kernel module nvidia")
+    if code == nvml.NVML_ERROR_NO_PERMISSION:
+        return _absent(True, "no permission to use NVML", _PERMISSION)
+    if code == nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+        return _absent(
+            True, "the NVIDIA driver and its library differ in version", "reboot, or reload the kernel module"
+        )
+    return _absent(True, f"NVML does not start: {error}", "see whether nvidia-smi works")
+
+
+def _absent(present: bool, reason: str, remedy: str | None) -> Discovery:
+    return Discovery(absent=(Absent("nvml", "gpu", present, reason, remedy),))
+
+
+def _shut_down(nvml: Any) -> None:
+    try:
+        nvml.nvmlShutdown()
+    except nvml.NVMLError:  # the driver has gone, or another library has shut it down: nothing left to do
+        return
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
