@@ -1,0 +1,142 @@
+"""Draft models: another model, or the target's own first layers; with the target's tokenizer or another one."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from joulewise.engines.transformers.loading import Loaded, load, make_neutral, quiet
+from joulewise.errors import UserError
+
+FIRST_LAYERS = "first-layers:"
+_PROBE = "The sum of 17 and 25 is 42."
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A draft model and how it fits its target.
+
+    Args:
+        loaded: the draft.
+        same_tokenizer: whether it shares the target's token ids; else the library translates through text.
+        note: for a reader of the results.
+    """
+
+    loaded: Loaded
+    same_tokenizer: bool
+    note: str
+
+
+def open_draft(name: str, target: Loaded) -> Draft:
+    """Load the draft that a plan names, on the target's device and in its dtype.
+
+    Args:
+        name: a hub name, a folder, or ``first-layers:N`` of the target.
+        target: the model that verifies.
+
+    Raises:
+        UserError: no such model, or one that cannot draft for this target.
+        EnvironmentFault: no memory left.
+    """
+    if name.startswith(FIRST_LAYERS):
+        return _first_layers(int(name.removeprefix(FIRST_LAYERS)), target)
+    device = str(target.model.device)
+    draft = load(name, None, str(target.model.dtype).removeprefix("torch."), device)
+    if draft.encoder_decoder != target.encoder_decoder:
+        kinds = {True: "an encoder-decoder", False: "decoder-only"}
+        raise UserError(
+            f"The draft {name} is {kinds[draft.encoder_decoder]} and the target {target.name} is "
+            f"{kinds[target.encoder_decoder]}: take a draft of the target's kind."
+        )
+    same = _same_vocabulary(target, draft)
+    if same:
+        _drop_padding(draft, target)
+    else:
+        _require_match(target, draft)
+    note = f"{name}, {draft.model.num_parameters():,} parameters"
+    if not same:
+        note += ", another tokenizer: drafts are translated through text, and drafted tokens are counted after that"
+    return Draft(draft, same, "; ".join((note, *draft.notes)))
+
+
+def _same_vocabulary(target: Loaded, draft: Loaded) -> bool:
+    """Whether a token id means the same to both.
+
+    One vocabulary may lack added tokens at the end that the other has, and the models' rows may be padded differently
+    (Qwen2.5: 152,064 against 151,936); the draft must have a row for every id of the target.
+    """
+    ours: dict[str, int]
+    theirs: dict[str, int]
+    ours, theirs = target.tokenizer.get_vocab(), draft.tokenizer.get_vocab()
+    small, large = sorted((ours, theirs), key=len)
+    return small.items() <= large.items() and max(ours.values()) < draft.vocabulary_rows
+
+
+def _drop_padding(draft: Loaded, target: Loaded) -> None:
+    """Cut a draft with more rows than the target to the target's, so that it proposes nothing without a row there."""
+    if draft.vocabulary_rows > target.vocabulary_rows:
+        with quiet():
+            draft.model.resize_token_embeddings(target.vocabulary_rows)
+
+
+def _require_match(target: Loaded, draft: Loaded) -> None:
+    def tokenizer(of: Loaded) -> str:
+        return f"{of.name} ({type(of.tokenizer).__name__}, {len(of.tokenizer):,} tokens)"
+
+    problem = None
+    if target.encoder_decoder:
+        problem = "encoder-decoder pairs must share one"
+    else:
+        ids = draft.tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
+        back = draft.tokenizer.decode(ids, skip_special_tokens=True)
+        if _letters(back) != _letters(_PROBE):
+            problem = f"the draft's cannot even write {_PROBE!r}"
+    if problem:
+        raise UserError(
+            f"The draft's tokenizer, {tokenizer(draft)}, cannot be matched with the target's, {tokenizer(target)}: "
+            f"{problem}. Take a draft of the target's own family."
+        )
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text)).casefold()
+
+
+def _first_layers(count: int, target: Loaded) -> Draft:
+    """The target's own first layers with its embedding and head, as a model that shares every weight with it."""
+    config = copy.deepcopy(target.model.config)
+    layers = next(n for n in ("num_decoder_layers", "decoder_layers", "num_hidden_layers") if hasattr(config, n))
+    total = getattr(config, layers)
+    if not 1 <= count <= total:
+        raise UserError(
+            f"{FIRST_LAYERS}{count} is not possible: {target.name} has {total} layers, so name 1 to {total}."
+        )
+    setattr(config, layers, count)
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:count]
+    config._attn_implementation = target.model.config._attn_implementation
+    with torch.device("meta"), quiet():
+        model = type(target.model)(config)
+    _share_modules(model, target.model)
+    # Transformers 5.17 sizes a T5 cache by the encoder's number of layers, which is built (and shared) already.
+    model.config.num_hidden_layers = count
+    loaded = make_neutral(f"{FIRST_LAYERS}{count}", model.eval(), target.tokenizer)
+    note = (
+        f"the target's own first {count} of {total} layers, {model.num_parameters():,} parameters, all shared with it: "
+        "a correctness fixture, not a fast draft"
+    )
+    return Draft(loaded, True, note)
+
+
+def _share_modules(draft: nn.Module, target: nn.Module) -> None:
+    """Put the target's modules in the draft's place, wherever both hold the same parameters."""
+    for name, child in draft.named_children():
+        other: Any = getattr(target, name)
+        if [n for n, _ in child.named_parameters()] == [n for n, _ in other.named_parameters()]:
+            setattr(draft, name, other)
+        else:
+            _share_modules(child, other)

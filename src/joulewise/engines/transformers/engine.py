@@ -1,0 +1,269 @@
+"""TransformersEngine: the requests of a plan through ``model.generate``, with exact counts."""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulewise.decoding import CoGA, DyGA, PromptLookup, Vanilla
+from joulewise.decoding.spec import Decoding
+from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Message, Request
+from joulewise.engines.spec import TransformersSpec
+from joulewise.errors import ContextLengthError, UserError
+
+if TYPE_CHECKING:
+    from joulewise.engines.transformers.drafts import Draft
+    from joulewise.engines.transformers.loading import Loaded
+
+_LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "safetensors")
+
+
+class TransformersEngine:
+    """One target model, its drafts, and Transformers' own loops. See ``Engine`` for the methods' contract."""
+
+    def __init__(self, spec: TransformersSpec) -> None:
+        self._spec = spec
+        self._target: Loaded | None = None
+        self._drafts: dict[str, Draft] = {}
+
+    def refuses(self, decoding: Decoding) -> str | None:
+        """Why this engine cannot do ``decoding``; None if it can, as far as can be told before loading."""
+        if not isinstance(decoding, Vanilla | CoGA | DyGA | PromptLookup):
+            return f"the engine `transformers` knows no decoding {decoding.kind}"
+        draft = self._draft_name(decoding)
+        if decoding.needs_draft and draft is None:
+            return (
+                f"{decoding.label} needs a draft model, and neither the decoding nor the engine {self._spec.label} "
+                "names one: set `draft` to a hub name, a folder or first-layers:N"
+            )
+        if draft and draft.startswith("first-layers:") and not re.fullmatch(r"first-layers:[1-9]\d*", draft):
+            return f"draft {draft!r} is not of the form first-layers:N with N from 1"
+        if isinstance(decoding, PromptLookup) and self._encoder_decoder():
+            return (
+                "prompt lookup looks for drafts in the decoder's tokens alone, and an encoder-decoder such as "
+                f"{self._spec.model} has its prompt in the encoder, so nothing of it would be looked up"
+            )
+        return None
+
+    def load(self, decodings: Sequence[Decoding]) -> EngineInfo:
+        """Load the target and every draft that ``decodings`` need, each once."""
+        import torch
+
+        from joulewise.engines.transformers.drafts import open_draft
+        from joulewise.engines.transformers.loading import load
+
+        spec = self._spec
+        self._target = target = load(spec.model, spec.revision, spec.dtype, spec.device)
+        drafts = {}
+        for decoding in decodings:
+            if reason := self.refuses(decoding):
+                raise UserError(f"{reason[0].upper()}{reason[1:]}.")
+            name = self._draft_name(decoding)
+            if name is None:
+                continue
+            if name not in self._drafts:
+                self._drafts[name] = open_draft(name, target)
+            drafts[decoding.label] = self._drafts[name].note
+        model = target.model
+        versions = {name: _version(name) for name in _LIBRARIES}
+        if torch.version.cuda:
+            versions["cuda"] = torch.version.cuda
+        return EngineInfo(
+            engine="transformers",
+            model=spec.model,
+            model_class=type(model).__name__,
+            parameters=model.num_parameters(),
+            dtype=str(model.dtype).removeprefix("torch."),
+            devices=tuple(sorted({str(parameter.device) for parameter in model.parameters()})),
+            context_length=target.context_length,
+            versions=versions,
+            drafts=drafts,
+            notes=(
+                *target.notes,
+                f"attention: {model.config._attn_implementation}",
+                f"torch threads: {torch.get_num_threads()}",
+            ),
+        )
+
+    def generate(self, request: Request, decoding: Decoding) -> Generation:
+        """Generate by one call of ``model.generate``; see ``Engine.generate``."""
+        import torch
+
+        from joulewise.engines.transformers.calls import first_forward, generation_config, seeded, set_draft
+        from joulewise.engines.transformers.loading import out_of_memory, quiet
+        from joulewise.engines.transformers.rounds import count_rounds, recorded
+
+        start_s = time.monotonic()
+        target, draft = self._ready(decoding)
+        if draft is not None and not draft.same_tokenizer and not request.sampling.greedy:
+            raise UserError(
+                f"{decoding.label} with the draft {draft.loaded.name}, which has another tokenizer, cannot sample: the "
+                "library would rewrite the draft's head for good. Set temperature: 0, or take a draft of the target's own "
+                "family."
+            )
+        prompt = self._encode(target, request.messages)
+        self._check_context(target, draft, prompt, request.max_new_tokens)
+        if draft is not None:
+            set_draft(draft.loaded, decoding)
+        # Validation in the library wants the tokenizers where the models' rows differ, and only there.
+        arguments: dict[str, Any] = {}
+        if draft is not None:
+            arguments["assistant_model"] = draft.loaded.model
+            if draft.loaded.vocabulary_rows != target.vocabulary_rows:
+                arguments |= {"tokenizer": target.tokenizer, "assistant_tokenizer": draft.loaded.tokenizer}
+        try:
+            with (
+                quiet(),
+                seeded(request),
+                first_forward(target.model, self._synchronize) as first_token,
+                recorded(target.model, target.tokenizer, draft) as proposals,
+            ):
+                ids = prompt.to(target.model.device)
+                sequence = target.model.generate(
+                    ids,
+                    attention_mask=torch.ones_like(ids),
+                    generation_config=generation_config(target, request, decoding),
+                    **arguments,
+                )[0].tolist()
+        except torch.OutOfMemoryError as error:
+            what = (
+                f"{prompt.shape[1]} prompt and {request.max_new_tokens} new tokens of {target.name} ({decoding.label})"
+            )
+            raise out_of_memory(what, str(target.model.device)) from error
+        self._synchronize()
+        end_s = time.monotonic()
+
+        rounds = count_rounds(proposals, sequence)
+        new = sequence[1 if target.encoder_decoder else prompt.shape[1] :]
+        ends = () if request.ignore_eos else target.eos_token_ids
+        length = next((i + 1 for i, token in enumerate(new) if token in ends), len(new))
+        produced = sum(r.accepted + 1 for r in rounds) if rounds else len(new)
+        return Generation(
+            text=target.tokenizer.decode(new[:length], skip_special_tokens=True),
+            token_ids=tuple(new[:length]),
+            prompt_tokens=prompt.shape[1],
+            finish_reason="eos" if new and new[length - 1] in ends else "length",
+            start_s=start_s,
+            end_s=end_s,
+            first_token_s=first_token[0] if first_token else None,
+            wasted_tokens=produced - length,
+            rounds=rounds,
+        )
+
+    def check_lossless(
+        self, request: Request, decoding: Decoding, reference: Sequence[int], output: Sequence[int]
+    ) -> LosslessCheck:
+        """Compare ``output`` with vanilla's; at a first difference, look at the target's own near-ties there."""
+        if not request.sampling.greedy:
+            return LosslessCheck("not_checked", note="sampled output")
+        if not decoding.lossless:
+            return LosslessCheck("not_checked", note=f"{decoding.label} is lossy")
+        if tuple(reference) == tuple(output):
+            return LosslessCheck("identical")
+        from joulewise.engines.transformers.check import explain_difference
+
+        target, _ = self._ready(Vanilla())
+        width = decoding.tokens + 1 if isinstance(decoding, CoGA | DyGA | PromptLookup) else 1
+        return explain_difference(target, self._encode(target, request.messages), reference, output, width)
+
+    def close(self) -> None:
+        """Free the device memory. Idempotent."""
+        if self._target is None:
+            return
+        import torch
+
+        self._target = None
+        self._drafts = {}
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _draft_name(self, decoding: Decoding) -> str | None:
+        return (decoding.draft or self._spec.draft) if decoding.needs_draft else None
+
+    def _encoder_decoder(self) -> bool:
+        if self._target is not None:
+            return self._target.encoder_decoder
+        return _states_encoder_decoder(self._spec.model, self._spec.revision)
+
+    def _ready(self, decoding: Decoding) -> tuple[Loaded, Draft | None]:
+        """The target and the draft for ``decoding``."""
+        name = self._draft_name(decoding)
+        if self._target is None or (name is not None and name not in self._drafts):
+            raise RuntimeError(f"load() was not called for {decoding.label}")
+        if reason := self.refuses(decoding):
+            raise UserError(f"{reason[0].upper()}{reason[1:]}.")
+        return self._target, self._drafts[name] if name is not None else None
+
+    def _encode(self, target: Loaded, messages: Sequence[Message]) -> Any:
+        """The prompt's token ids, shape ``(1, tokens)``, on the CPU."""
+        tokenizer = target.tokenizer
+        if tokenizer.chat_template and not target.encoder_decoder:
+            unfinished = messages[-1].role == "assistant"
+            text = tokenizer.apply_chat_template(
+                [{"role": m.role, "content": m.content} for m in messages],
+                tokenize=False,
+                add_generation_prompt=not unfinished,
+                continue_final_message=unfinished,
+            )
+            ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+        else:
+            text = "\n\n".join(m.content for m in messages)
+            ids = tokenizer(text, return_tensors="pt")["input_ids"]
+        if ids.shape[1] == 0:
+            raise UserError(f"The prompt has no tokens for {target.name}: ask something.")
+        return ids.long()
+
+    def _check_context(self, target: Loaded, draft: Draft | None, prompt: Any, new_tokens: int) -> None:
+        for model in (target,) if draft is None else (target, draft.loaded):
+            limit = model.context_length
+            tokens = prompt.shape[1]
+            if draft is not None and model is draft.loaded and not draft.same_tokenizer:
+                text = target.tokenizer.decode(prompt[0], skip_special_tokens=True)
+                tokens = len(model.tokenizer(text)["input_ids"])
+            # An encoder-decoder has its prompt and its output in two contexts of the same length.
+            needed = max(tokens, new_tokens + 1) if model.encoder_decoder else tokens + new_tokens
+            if limit is not None and needed > limit:
+                raise ContextLengthError(
+                    f"{tokens} prompt tokens and {new_tokens} new ones need {needed} positions, and {model.name} has "
+                    f"{limit}: shorten the question or lower max_new_tokens."
+                )
+
+    def _synchronize(self) -> None:
+        """Wait until every device that holds weights is done."""
+        if self._target is None:
+            return
+        import torch
+
+        for device in {p.device for p in self._target.model.parameters() if p.device.type == "cuda"}:
+            torch.cuda.synchronize(device)
+
+
+def _states_encoder_decoder(model: str, revision: str | None) -> bool:
+    """Whether the files at hand say that ``model`` is an encoder-decoder; loads no model and asks no hub."""
+    file: object = Path(model) / "config.json"
+    if not Path(model).is_dir():
+        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError
+
+        try:
+            file = try_to_load_from_cache(model, "config.json", revision=revision)
+        except HFValidationError:
+            return False
+    if not isinstance(file, str | Path) or not Path(file).is_file():
+        return False
+    config = json.loads(Path(file).read_text(encoding="utf-8"))
+    return bool(config.get("is_encoder_decoder", False))
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"

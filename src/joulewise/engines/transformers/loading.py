@@ -1,0 +1,198 @@
+"""Loads models and tokenizers from a hub, a folder or the embedded default, and says why one cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from safetensors import SafetensorError
+
+from joulewise.engines.default_model import NOTE, default_model_folder
+from joulewise.errors import EnvironmentFault, UserError
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model ready to generate, its own generation config made neutral.
+
+    Args:
+        name: as the plan named it.
+        model: the ``PreTrainedModel``.
+        tokenizer: its tokenizer.
+        eos_token_ids: the tokens that end an output; empty if the model names none.
+        special: the other special tokens that ``generate`` needs, by the name of its argument.
+        notes: what a reader of the results must know.
+    """
+
+    name: str
+    model: Any
+    tokenizer: Any
+    eos_token_ids: tuple[int, ...]
+    special: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def encoder_decoder(self) -> bool:
+        """True where the prompt goes through an encoder (T5)."""
+        return bool(self.model.config.is_encoder_decoder)
+
+    @property
+    def context_length(self) -> int | None:
+        """The most tokens that the model has positions for; None with relative positions (T5)."""
+        return getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+
+    @property
+    def vocabulary_rows(self) -> int:
+        """Rows of the output layer, padding included."""
+        return int(self.model.config.get_text_config(decoder=True).vocab_size)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the library's advice and progress bars off the terminal; its errors are raised anyway."""
+    logging = transformers.utils.logging
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def load(name: str, revision: str | None, dtype: str, device: str) -> Loaded:
+    """Load a causal or an encoder-decoder model with its tokenizer. Weights come from safetensors files only.
+
+    Args:
+        name: ``default``, a folder, or a name on the hub.
+        revision: on the hub; None takes the newest.
+        dtype: ``auto`` or a torch dtype's name.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``balanced``.
+
+    Raises:
+        UserError: no such model, or files that are not a model.
+        EnvironmentFault: no such device, or no memory left on it.
+    """
+    place = _place(device)
+    if dtype == "auto":
+        dtype = "float32" if place == "cpu" else "bfloat16"
+    folder = _folder(name, revision)
+    with quiet(), _explained(name, place):
+        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        family = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+        model = family.from_pretrained(
+            folder,
+            dtype=getattr(torch, dtype),
+            device_map=place,
+            use_safetensors=True,
+            trust_remote_code=False,
+        )
+    if not tokenizer.get_vocab():
+        raise UserError(f"The model {name} comes without a tokenizer: add its tokenizer files to {folder}.")
+    notes: tuple[str, ...] = (NOTE,) if name == DEFAULT else ()
+    if folder.parent.name == "snapshots":
+        notes += (f"revision {folder.name}",)
+    return make_neutral(name, model.eval(), tokenizer, notes)
+
+
+def make_neutral(name: str, model: Any, tokenizer: Any, notes: tuple[str, ...] = ()) -> Loaded:
+    """Take the special tokens out of a model's generation config and leave nothing else in it.
+
+    ``generate`` fills whatever a call leaves open from the model's own config: a repetition penalty, a minimum length,
+    an end token. An empty one keeps greedy decoding a plain argmax and lets a call have no end token.
+    """
+    own = model.generation_config
+    end = next(
+        (
+            t
+            for t in (own.eos_token_id, getattr(model.config, "eos_token_id", None), tokenizer.eos_token_id)
+            if t is not None
+        ),
+        (),
+    )
+    eos_token_ids = (end,) if isinstance(end, int) else tuple(end)
+    candidates = {
+        "bos_token_id": own.bos_token_id,
+        "pad_token_id": next(
+            (t for t in (own.pad_token_id, tokenizer.pad_token_id, *eos_token_ids) if t is not None), 0
+        ),
+        "decoder_start_token_id": own.decoder_start_token_id,
+    }
+    special = {key: value for key, value in candidates.items() if value is not None}
+    model.generation_config = transformers.GenerationConfig(**special)
+    return Loaded(name, model, tokenizer, eos_token_ids, special, notes)
+
+
+def _folder(name: str, revision: str | None) -> Path:
+    if name == DEFAULT:
+        return default_model_folder()
+    if Path(name).is_dir():
+        return Path(name)
+    try:
+        return Path(
+            snapshot_download(
+                name,
+                revision=revision,
+                allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"],
+                ignore_patterns=["*/*"],
+            )
+        )
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise UserError(
+            f"The model {name!r} is neither a folder here nor to be had from the model hub ({_first_line(error)}): "
+            "check the spelling and the network, fetch it with `hf download`, or name a folder."
+        ) from error
+
+
+def _place(device: str) -> str:
+    if device == "auto":
+        return "cuda:0" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        return "cpu"
+    count = torch.cuda.device_count()
+    if count == 0:
+        raise EnvironmentFault(f"device: {device} needs a GPU, and torch sees none here: use device: cpu or auto.")
+    if device == "balanced":
+        return device
+    number = int(device.partition(":")[2] or 0)
+    if number >= count:
+        raise EnvironmentFault(f"device: {device} is not there: torch sees {count} GPU(s), cuda:0 to cuda:{count - 1}.")
+    return f"cuda:{number}"
+
+
+@contextmanager
+def _explained(name: str, place: str) -> Iterator[None]:
+    """Turn the library's faults while loading into one sentence."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise out_of_memory(name, place) from error
+    except ImportError as error:
+        raise EnvironmentFault(f"The model {name} needs a library that is missing: {_first_line(error)}") from error
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise UserError(f"The model {name} could not be loaded: {_first_line(error)}") from error
+
+
+def out_of_memory(what: str, where: str) -> EnvironmentFault:
+    """The fault for a full GPU."""
+    return EnvironmentFault(
+        f"No memory is left on {where} for {what}: use a smaller model or draft, dtype: bfloat16, device: balanced "
+        "over several GPUs, or fewer tokens; `nvidia-smi` shows who else uses the GPU."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
