@@ -114,10 +114,16 @@ def _too_short(duration_s: float) -> str:
 
 
 def _unseen_j(spec: SourceSpec, start: Edge, end: Edge) -> float:
-    """Standard uncertainty from power readings being up to ``POWER_HELD_S`` old: meanwhile it may be anything."""
-    seen_w = max(start.reading.power_w or 0.0, end.reading.power_w or 0.0)
-    most_w = spec.max_power_w if spec.max_power_w is not None else 2 * seen_w
-    return most_w * min(end.time_s - start.time_s, POWER_HELD_S) / math.sqrt(12)
+    """Standard uncertainty from power readings being up to ``POWER_HELD_S`` old.
+
+    For so long the power may have been anything between nothing and the most, all equally likely: the root of the mean
+    square of its distance from the reading.
+    """
+    powers_w = [edge.reading.power_w for edge in (start, end) if edge.reading.power_w is not None]
+    power_w = sum(powers_w) / len(powers_w) if powers_w else 0.0
+    most_w = spec.max_power_w if spec.max_power_w is not None else 2 * power_w
+    unseen_s = min(end.time_s - start.time_s, POWER_HELD_S)
+    return unseen_s * math.sqrt((power_w - most_w / 2) ** 2 + most_w**2 / 12)
 
 
 def _bound(spec: SourceSpec, start: Edge, end: Edge, counter_j: float) -> tuple[float, float] | None:

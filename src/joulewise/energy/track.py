@@ -154,16 +154,16 @@ class Track:
         last = self._points[-1]
         if time_s <= last.time_s:
             return
-        # Trapezoid. When between two readings the power changed is not known, and the reading itself is held for a
-        # while: the error of the trapezoid is uniform over |change| x time.
+        # Trapezoid. A change of power shows up late, by half the gap and half the time that a reading is held on average,
+        # and by up to twice that: the half is taken as the standard uncertainty.
         gap_s = time_s - last.time_s
-        error_j = abs(power_w - last.power_w) * (gap_s + POWER_HELD_S)
+        sigma_j = abs(power_w - last.power_w) * (gap_s + POWER_HELD_S) / 2
         self._points.append(
             _Point(
                 time_s,
                 power_w,
                 last.trace_j + gap_s * (power_w + last.power_w) / 2,
-                last.variance + error_j**2 / 12,
+                last.variance + sigma_j**2,
             )
         )
         while len(self._points) > 2 and self._points[1].time_s < time_s - self._kept_s:

@@ -1,0 +1,70 @@
+"""The models of CPU and memory."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulewise.energy.sources.cpu_model import CpuModel
+from joulewise.energy.sources.cpu_model import discover as discover_cpu
+from joulewise.energy.sources.dram_model import DramModel
+from joulewise.energy.sources.dram_model import discover as discover_dram
+
+
+class Machine:
+    """Eight logical CPUs whose times a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.times = SimpleNamespace(
+            user=50.0, nice=0.0, system=5.0, idle=700.0, iowait=3.0, irq=0.0, softirq=0.0, steal=0.0, guest=0.0
+        )
+        self.model = CpuModel(8, lambda: self.times, lambda: self.now_s)
+
+    def pass_(self, seconds: float, **busy_s: float) -> float:
+        self.now_s += seconds
+        for name, value in busy_s.items():
+            setattr(self.times, name, getattr(self.times, name) + value)
+        energy_j = self.model.read().energy_j
+        assert energy_j is not None
+        return energy_j
+
+
+def test_an_idle_machine_draws_a_quarter_of_a_busy_one() -> None:
+    assert Machine().pass_(10.0, idle=80.0) == pytest.approx(8 * 1.0 * 10)
+    assert Machine().pass_(10.0, user=60.0, system=20.0) == pytest.approx(8 * 4.0 * 10)
+    assert Machine().pass_(10.0, user=40.0, idle=40.0) == pytest.approx(8 * 2.5 * 10)
+
+
+def test_waiting_guests_and_stolen_time_are_no_work() -> None:
+    assert Machine().pass_(10.0, iowait=30.0, steal=30.0, guest=20.0) == pytest.approx(80.0)
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(-0.02, 40.0)), max_size=20))
+def test_it_never_runs_backwards_even_where_the_kernel_does(steps: list[tuple[float, float]]) -> None:
+    machine = Machine()
+    joules = [machine.pass_(seconds, user=busy) for seconds, busy in steps]
+    assert all(a <= b for a, b in itertools.pairwise(joules))
+
+
+def test_memory_draws_by_size_and_time() -> None:
+    now = [10.0]
+    model = DramModel(64.0, lambda: now[0])
+    now[0] = 20.0
+    assert model.read().energy_j == pytest.approx(0.2 * 64 * 10)
+
+
+def test_models_of_this_machine_say_that_they_are_models() -> None:
+    for source in (*discover_cpu().sources, *discover_dram().sources):
+        assert source.spec.provenance == "modelled"
+        assert source.spec.gain == 0.5
+        assert source.spec.scope == "machine"
+        first, second = source.read().energy_j, source.read().energy_j
+        assert first is not None
+        assert second is not None
+        assert second >= first >= 0
+        assert source.sample().energy_j is None
