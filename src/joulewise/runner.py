@@ -284,7 +284,7 @@ class _Session:
 
     def _record_environment(self, label: str, info: EngineInfo) -> None:
         self.infos[label] = info
-        now = describe(self.meter, self.infos)
+        now = json.loads(json.dumps(describe(self.meter, self.infos)))  # as it is read back: lists for tuples
         file = self.out.path / "environment.json"
         if file.exists():
             before = json.loads(file.read_text(encoding="utf-8"))

@@ -76,7 +76,7 @@ def test_every_question_is_asked_once_in_every_cell(tmp_path: Path, meter: Meter
 def test_joules_are_the_source_s(tmp_path: Path, meter: Meter) -> None:
     result = run(make_plan(questions_task(tmp_path, ["a"])), tmp_path / "run", meter=meter)
     for row in load(result).arrow.to_pylist():
-        assert row["gpu_lower_j"] <= 100.0 * row["duration_s"] <= row["gpu_upper_j"]
+        assert row["gpu_energy_j"] == pytest.approx(100.0 * row["duration_s"], rel=0.5, abs=1e-3)
         assert row["total_energy_j"] == pytest.approx(row["gpu_energy_j"] + row["cpu_energy_j"] + row["dram_energy_j"])
         assert row["gpu_provenance"] == row["total_provenance"] == "measured"
 
@@ -282,8 +282,8 @@ def test_the_run_folder_tells_the_whole_story(tmp_path: Path, meter: Meter) -> N
     assert set(timeline.column_names) == {"time_s", "source_id", "energy_j", "power_w"}
     trial = read_ledger(tmp_path / "run" / "ledger.jsonl").trials[0]
     assert {r.source_id for r in trial.readings_start} == {r.source_id for r in trial.readings_end}
-    used = trial.readings_end[0].energy_j - trial.readings_start[0].energy_j
-    assert used == pytest.approx(trial.energy[0].energy_j, rel=0.2)
+    used_j = trial.readings_end[0].energy_j - trial.readings_start[0].energy_j
+    assert 0 < trial.energy[0].energy_j <= used_j  # the readings lie just outside the window
 
 
 def test_a_disk_that_fills_up_stops_the_run_cleanly(
