@@ -1,0 +1,70 @@
+"""What is asked? Questions, prompts, scorers; the registry of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from joulewise.errors import UserError
+from joulewise.tasks.cnn_dm import open_cnn_dm
+from joulewise.tasks.custom import open_custom
+from joulewise.tasks.gsm8k import open_gsm8k
+from joulewise.tasks.mmlu import open_mmlu
+from joulewise.tasks.rows import TaskContext
+from joulewise.tasks.starter import open_starter_choice, open_starter_maths, open_starter_summarisation
+from joulewise.tasks.task import Question, Score, Task
+from joulewise.yaml_file import suggest
+
+TASKS: dict[str, Callable[[TaskContext], Task]] = {
+    "starter-maths": open_starter_maths,
+    "starter-summarisation": open_starter_summarisation,
+    "starter-choice": open_starter_choice,
+    "gsm8k": open_gsm8k,
+    "mmlu": open_mmlu,
+    "cnn_dm": open_cnn_dm,
+}
+"""The registry: name in a plan -> opens the task. A new task is one file and one line here."""
+
+GROUPS: dict[str, list[str]] = {"starter": ["starter-maths", "starter-summarisation", "starter-choice"]}
+"""Names that stand for several tasks."""
+
+
+def task_names() -> list[str]:
+    """The names of all shipped tasks, groups left out."""
+    return list(TASKS)
+
+
+def expand(name: str) -> list[str]:
+    """The tasks that ``name`` stands for: a group's members, or ``name`` itself."""
+    return list(GROUPS.get(name, [name]))
+
+
+def open_task(name_or_path: str, data_dir: Path | None = None, options: Mapping[str, object] | None = None) -> Task:
+    """Open a task: read and check its questions.
+
+    Args:
+        name_or_path: a shipped task's name, or the YAML file (``.yaml`` or ``.yml``) of a custom one.
+        data_dir: the folder with third-party data files; None takes the one that the environment variable
+            ``JOULEWISE_DATA`` names, or, without it, the hub.
+        options: the task's own options.
+
+    Raises:
+        UserError: no such task, or questions that are missing or broken.
+        EnvironmentFault: a package is not installed, or a hub's data set cannot be fetched.
+    """
+    if name_or_path.endswith((".yaml", ".yml")):
+        if options:
+            raise UserError(f"task {name_or_path}: a custom task has no options; its YAML file says everything")
+        task = open_custom(Path(name_or_path))
+        if task.name in TASKS or task.name in GROUPS:
+            raise UserError(f"{name_or_path}: name: '{task.name}' is a shipped task; choose another name")
+        return task
+    if name_or_path in GROUPS:
+        raise UserError(f"'{name_or_path}' stands for several tasks: {', '.join(GROUPS[name_or_path])}; open one")
+    if name_or_path not in TASKS:
+        hint = suggest(name_or_path, [*TASKS, *GROUPS])
+        raise UserError(f"unknown task '{name_or_path}'{hint} (a custom task is named by its .yaml file)")
+    return TASKS[name_or_path](TaskContext(data_dir, options or {}))
+
+
+__all__ = ["GROUPS", "TASKS", "Question", "Score", "Task", "TaskContext", "expand", "open_task", "task_names"]

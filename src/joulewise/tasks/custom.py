@@ -1,0 +1,146 @@
+"""One's own task: a few lines of YAML and a JSON Lines file (``docs/tasks.md``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from string import Formatter
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from joulewise.errors import UserError
+from joulewise.tasks.prompt_task import PromptTask
+from joulewise.tasks.prompts import lettered
+from joulewise.tasks.rows import Row, read_jsonl
+from joulewise.tasks.scorers import SCORERS
+from joulewise.tasks.task import Question, Task
+from joulewise.yaml_file import load_yaml, suggest
+
+
+class CustomTask(BaseModel):
+    """What the YAML file of a custom task says.
+
+    Args:
+        name: the task's name in tables.
+        questions: the JSON Lines file, one question a line; relative to the YAML file.
+        prompt: the user message; ``{field}`` stands for a field of the row (a list becomes lettered options, one a
+            line), ``{{`` and ``}}`` for braces.
+        reference: the field with the right answer.
+        scorer: how the model's text is compared with it.
+        max_new_tokens: the token budget, used where the plan names none.
+        id: the field with the question's id; ``row-0``, ``row-1`` and so on if left out.
+        category: the field with the question's category.
+        source: where the questions come from, with the licence, for reports.
+        third_party: true keeps the questions' and answers' texts out of ledgers.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    questions: Path
+    prompt: str = Field(min_length=1)
+    reference: str
+    scorer: Literal["math", "letter", "rouge", "exact"]
+    max_new_tokens: int = Field(ge=1)
+    id: str | None = None
+    category: str | None = None
+    source: str | None = None
+    third_party: bool = False
+
+    @field_validator("prompt")
+    @classmethod
+    def _plain_placeholders(cls, prompt: str) -> str:
+        names = _placeholders(prompt)
+        if not names:
+            raise ValueError("no {field} placeholder, so every question would read the same")
+        for name in names:
+            if not name or any(c in name for c in ".[]"):
+                raise ValueError(
+                    f"the placeholder {{{name}}} is not a field's plain name; write braces as {{{{ and }}}}"
+                )
+        return prompt
+
+    @model_validator(mode="after")
+    def _reference_is_hidden(self) -> CustomTask:
+        if self.reference in _placeholders(self.prompt):
+            raise ValueError(f"the prompt shows {{{self.reference}}}, which is the right answer")
+        return self
+
+
+def open_custom(path: Path) -> Task:
+    """The task that a YAML file describes.
+
+    Raises:
+        UserError: with file, line and field: what is wrong in the YAML file or in the questions.
+        EnvironmentFault: a package that the scorer needs is not installed.
+    """
+    spec = load_yaml(path, CustomTask)
+    file = path.parent / spec.questions
+    if not file.is_file():
+        raise UserError(f"{path}: questions: no file {file}; the path is relative to the YAML file")
+    items: dict[str, Question] = {}
+    lines: dict[str, str] = {}
+    for index, (where, row) in enumerate(read_jsonl(file)):
+        question = _question(spec, row, where, index)
+        if question.question_id in items:
+            raise UserError(
+                f"{where}: the id '{question.question_id}' (field '{spec.id}') stands already at "
+                f"{lines[question.question_id]}; ids must differ"
+            )
+        items[question.question_id] = question
+        lines[question.question_id] = where
+    return PromptTask(
+        name=spec.name,
+        third_party=spec.third_party,
+        source=spec.source or f"custom task {path.name}",
+        max_new_tokens=spec.max_new_tokens,
+        items=tuple(items.values()),
+        prompt=lambda question: question.text,
+        scorer=SCORERS[spec.scorer],
+    )
+
+
+def _question(spec: CustomTask, row: Row, where: str, index: int) -> Question:
+    prompt = spec.prompt.format_map({name: _text(row, name, where, "prompt") for name in _placeholders(spec.prompt)})
+    reference = _text(row, spec.reference, where, "reference")
+    fault = SCORERS[spec.scorer].fault(reference)
+    if fault:
+        raise UserError(f"{where}: the field '{spec.reference}' {fault} (scorer '{spec.scorer}', found '{reference}')")
+    return Question(
+        question_id=f"row-{index}" if spec.id is None else _text(row, spec.id, where, "id"),
+        text=prompt,
+        reference=reference,
+        category=None if spec.category is None else _text(row, spec.category, where, "category"),
+    )
+
+
+def _text(row: Row, name: str, where: str, key: str) -> str:
+    """A field of the row as text; ``key`` is the YAML key that names the field."""
+    if name not in row:
+        raise UserError(f"{where}: no field '{name}', which the task's '{key}' names{suggest(name, sorted(row))}")
+    value = row[name]
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float):
+        return str(value)
+    if key == "prompt" and isinstance(value, list) and value and all(isinstance(v, str) for v in value):
+        return lettered(value)
+    raise UserError(
+        f"{where}: the field '{name}' must be text or a number{' or a list of texts' if key == 'prompt' else ''}, "
+        f"found {type(value).__name__}"
+    )
+
+
+def _placeholders(template: str) -> list[str]:
+    """The names in braces.
+
+    Raises:
+        ValueError: braces that do not match, or a format (``{x:3}``, ``{x!r}``).
+    """
+    names = []
+    for _, name, spec, conversion in Formatter().parse(template):
+        if name is not None:
+            if spec or conversion:
+                raise ValueError(f"the placeholder {{{name}}} has a format; write the field's name alone")
+            names.append(name)
+    return names

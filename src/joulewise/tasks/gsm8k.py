@@ -1,0 +1,60 @@
+"""GSM8K: grade-school maths word problems (Cobbe et al., 2021, arXiv 2110.14168)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+from joulewise.errors import UserError
+from joulewise.tasks import prompts
+from joulewise.tasks.prompt_task import PromptTask
+from joulewise.tasks.rows import HubDataset, TaskContext, TaskOptions, find_rows, parse_options, validated
+from joulewise.tasks.scorers import SCORERS
+from joulewise.tasks.task import Question, Task
+
+
+class Gsm8kOptions(TaskOptions):
+    """``split``: the questions to ask."""
+
+    split: Literal["test", "train"] = "test"
+
+
+class _Row(BaseModel):
+    question: str
+    answer: str
+
+
+def open_gsm8k(context: TaskContext) -> Task:
+    """GSM8K from ``gsm8k_<split>.jsonl`` or ``openai/gsm8k``.
+
+    Question ids are ``<split>-<row>``; the reference is the number after ``####``.
+
+    Raises:
+        UserError: a data file is missing or broken, or an option is wrong.
+        EnvironmentFault: the hub's data set cannot be had, or a package is missing.
+    """
+    split = parse_options(Gsm8kOptions, context, "gsm8k").split
+    _, rows = find_rows(context, "gsm8k", f"gsm8k_{split}.jsonl", HubDataset("openai/gsm8k", "main", split))
+    items = tuple(
+        Question(f"{split}-{i}", row.question, _reference(row.answer, where))
+        for i, (where, row) in enumerate(validated(_Row, rows))
+    )
+    return PromptTask(
+        name="gsm8k",
+        third_party=True,
+        source=f"GSM8K, {split} split (Cobbe et al., 2021; MIT); prompt by Joulewise",
+        max_new_tokens=200,
+        items=items,
+        prompt=prompts.stepwise_maths,
+        scorer=SCORERS["math"],
+    )
+
+
+def _reference(answer: str, where: str) -> str:
+    _, mark, number = answer.rpartition("####")
+    reference = number.strip().replace(",", "")
+    fault = SCORERS["math"].fault(reference)
+    if not mark or fault:
+        raise UserError(f"{where}: the field 'answer' does not end in '#### ' and a number")
+    return reference

@@ -1,0 +1,50 @@
+"""The project's own starter questions: maths, summarisation, multiple choice. Apache-2.0 like the project."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from typing import Any
+
+from joulewise.tasks import prompts
+from joulewise.tasks.prompt_task import PromptTask
+from joulewise.tasks.rows import TaskContext, TaskOptions, parse_options
+from joulewise.tasks.scorers import SCORERS
+from joulewise.tasks.task import Question, Task
+
+_SOURCE = "Joulewise starter questions and prompt (Apache-2.0)"
+
+
+def open_starter_maths(context: TaskContext) -> Task:
+    """Arithmetic and short word problems with exact answers."""
+    parse_options(TaskOptions, context, "starter-maths")
+    items = tuple(Question(r["id"], r["question"], r["answer"], r["category"]) for r in _rows("starter_maths"))
+    return PromptTask("starter-maths", False, _SOURCE, 96, items, prompts.short_maths, SCORERS["math"])
+
+
+def open_starter_summarisation(context: TaskContext) -> Task:
+    """Short passages to be summarised in a sentence or two."""
+    parse_options(TaskOptions, context, "starter-summarisation")
+    items = tuple(Question(r["id"], r["passage"], r["summary"], r["category"]) for r in _rows("starter_summarisation"))
+    return PromptTask("starter-summarisation", False, _SOURCE, 96, items, prompts.summary, SCORERS["rouge"])
+
+
+def open_starter_choice(context: TaskContext) -> Task:
+    """Multiple-choice questions with four options."""
+    parse_options(TaskOptions, context, "starter-choice")
+    items = tuple(
+        Question(
+            r["id"],
+            prompts.with_options(r["question"], r["choices"]),
+            r["answer"],
+            r["category"],
+            {"choices": tuple(r["choices"])},
+        )
+        for r in _rows("starter_choice")
+    )
+    return PromptTask("starter-choice", False, _SOURCE, 16, items, prompts.choice, SCORERS["letter"])
+
+
+def _rows(stem: str) -> list[dict[str, Any]]:
+    text = files("joulewise.tasks").joinpath("data", f"{stem}.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
