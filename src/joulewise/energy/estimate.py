@@ -30,11 +30,11 @@ def source_energy(spec: SourceSpec, start: Edge, end: Edge) -> ComponentEnergy:
     for edge in (start, end):
         if edge.reading.energy_j is None:
             return _unknown(spec, edge.reading.fault or "the counter could not be read")
-    if start.resets != end.resets:
-        return _unknown(spec, "its counter ran backwards inside the window (reset, driver reloaded, or suspended)")
     assert start.reading.energy_j is not None
     assert end.reading.energy_j is not None
     counter_j = end.reading.energy_j - start.reading.energy_j
+    if start.resets != end.resets or counter_j < 0:
+        return _unknown(spec, "its counter ran backwards inside the window (reset, driver reloaded, or suspended)")
     duration_s = end.time_s - start.time_s
     if spec.provenance == "modelled":
         return _finish(spec, counter_j, duration_s, notes=[f"a model, not a measurement: {spec.method}"])
