@@ -41,9 +41,14 @@ class CellKey:
     decoding: str
 
     @property
+    def head(self) -> tuple[str, str, str, str]:
+        """Run, engine, model and reasoning: what one set of tables is about."""
+        return (self.run, self.engine, self.model, self.reasoning)
+
+    @property
     def group(self) -> tuple[str, ...]:
         """Everything but the decoding: cells that share it are fair pairs (design, rule 5)."""
-        return (self.run, self.engine, self.model, self.reasoning, self.task)
+        return (*self.head, self.task)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -41,7 +41,7 @@ class Quantity:
         reason: why ``value`` or the interval is missing; None where nothing is.
         unbounded: the figure has no upper end: ``upper`` is None; if ``value`` is None too, the figure is infinite.
         common: the part of the interval that more questions do not shrink: the meter's common standard uncertainty,
-            relative.
+            relative; None where no meter has a part in the figure, or where it is not known.
     """
 
     value: float | None
@@ -52,7 +52,7 @@ class Quantity:
     provenance: Provenance
     reason: str | None = None
     unbounded: bool = False
-    common: float = 0.0
+    common: float | None = None
 
     def scaled(self, factor: float) -> Quantity:
         """The same figure in another unit, ``factor`` > 0 of the new one to one of the old."""
@@ -159,11 +159,11 @@ def positive_quantity(
         common: the meter's common standard uncertainty, relative. It is the same in every Trial, so it does not
             average out, and it is added to both ends in full: ``exp(+-1.96 common)``.
     """
-    if n_questions < MIN_QUESTIONS:
-        return Quantity(value, None, None, n_questions, n_trials, provenance, TOO_FEW, common=common)
     if not math.isfinite(common):
         reason = "the ledger does not say how far the meter can be trusted"
         return Quantity(value, None, None, n_questions, n_trials, provenance, reason)
+    if n_questions < MIN_QUESTIONS:
+        return Quantity(value, None, None, n_questions, n_trials, provenance, TOO_FEW, common=common)
     low, high = percentile_interval(replicates, n_questions)
     with np.errstate(over="ignore"):
         stretch = float(np.exp(Z95 * common))

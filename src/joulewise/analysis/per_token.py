@@ -38,6 +38,9 @@ KWH_PER_MILLION_TOKENS = 1_000_000 / 3_600_000
 """Joules per token into kilowatt-hours per million tokens (the same number, as it happens)."""
 
 
+NO_RIGHT_OR_WRONG = "the task has no right and wrong answers"
+
+
 @dataclass(frozen=True, slots=True)
 class ComponentCost:
     """What one component drew in one cell.
@@ -202,7 +205,7 @@ def _per_correct(
     energy = f"{component}_energy_j"
     judged = _Sample(cell, known & ~np.isnan(cell.numbers("correct")))
     if not judged.keep.any():
-        return unknown_quantity("the task has no right and wrong answers")
+        return unknown_quantity(NO_RIGHT_OR_WRONG)
     common = _common(judged, component)
     if judged.column("correct").any():
         return judged.ratio(energy, "correct", provenance, common)
@@ -219,7 +222,7 @@ def _accuracy(cell: Cell) -> Quantity:
     correct = cell.numbers("correct")
     sample = _Sample(cell, ~np.isnan(correct))
     if not sample.keep.any():
-        return unknown_quantity("the task has no right and wrong answers" if len(correct) else "no Trial succeeded")
+        return unknown_quantity(NO_RIGHT_OR_WRONG if len(correct) else "no Trial succeeded")
     value = float(correct[sample.keep].mean())
     codes, n = sample.units()
     lower, upper = wilson(value * n, n)

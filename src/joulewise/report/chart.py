@@ -1,0 +1,262 @@
+"""Speed against energy as inline SVG: whether a faster decoding is also a cheaper one, at a glance."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.etree import ElementTree
+
+from joulewise.analysis.intervals import Quantity
+from joulewise.report.text import interval, value
+
+# Colours are set by the page, so that they follow its light and dark scheme: matplotlib draws with these stand-ins.
+_INK, _FAINT, _WARN, _PAPER = "#010101", "#020202", "#030303", "#040404"
+_SERIES = ("#110001", "#110002", "#110003", "#110004", "#110005", "#110006")
+_VARIABLES = {
+    _INK: "var(--ink)",
+    _FAINT: "var(--faint)",
+    _WARN: "var(--costs-soft)",
+    _PAPER: "var(--paper)",
+    **{colour: f"var(--series-{i})" for i, colour in enumerate(_SERIES, 1)},
+}
+_MARKERS = "osD^vP"
+_SIDE = 330.0  # points: drawn at about its own size on a phone
+_FONT = 11.0
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One decoding on one task.
+
+    Args:
+        label: stands beside the point.
+        series: picks colour and marker.
+        speed: gamma_t.
+        energy: gamma of the energy.
+        modelled: drawn hollow.
+    """
+
+    label: str
+    series: int
+    speed: Quantity
+    energy: Quantity
+    modelled: bool
+
+
+def reach(points: Sequence[Point]) -> float:
+    """How far from 1 the axes must go, as a factor, to show these points and, within reason, their intervals."""
+    values = [abs(math.log(q.value)) for p in points for q in (p.speed, p.energy) if q.value]
+    ends = [abs(math.log(e)) for p in points for q in (p.speed, p.energy) for e in (q.lower, q.upper) if e]
+    widest = 1.3 * max(values, default=0.0)
+    return math.exp(max(math.log(1.25), widest, min(1.08 * max(ends, default=0.0), 2.0 * widest)))
+
+
+def scatter(points: Sequence[Point], *, title: str, energy_name: str, limit: float, prefix: str) -> str:
+    """Draw one panel.
+
+    Args:
+        points: those with both figures known.
+        title: the panel's name.
+        energy_name: what the vertical axis shows.
+        limit: the axes go from ``1 / limit`` to ``limit``.
+        prefix: makes the ids of this SVG unique within the page.
+
+    Returns:
+        an ``<svg>`` element with a title, a description in words, real text, and the page's colour variables.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": prefix, "font.size": _FONT, "text.parse_math": False}
+    with matplotlib.rc_context(settings):
+        figure = Figure(figsize=(_SIDE / 72, _SIDE / 72))
+        FigureCanvasSVG(figure)
+        axes = figure.add_axes((0.15, 0.13, 0.82, 0.82))
+        _frame(axes, limit, energy_name)
+        for point in points:
+            _point(axes, point)
+        _labels(axes, points)
+        out = io.BytesIO()
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+    return _inline(out.getvalue(), prefix, title, _describe(points, energy_name))
+
+
+def _frame(axes: Any, limit: float, energy_name: str) -> None:
+    axes.set(xscale="log", yscale="log", xlim=(1 / limit, limit), ylim=(1 / limit, limit))
+    axes.minorticks_off()
+    for axis in (axes.xaxis, axes.yaxis):
+        ticks = _ticks(limit)
+        axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.tick_params(colors=_INK, length=3)
+    axes.set_xlabel("speed γ_t (right: faster)", color=_INK)
+    axes.set_ylabel(f"{energy_name} (up: saves)", color=_INK)
+    for spine in axes.spines.values():
+        spine.set_color(_FAINT)
+    axes.fill_between([1, limit], 1 / limit, 1, color=_WARN, linewidth=0)
+    axes.plot([1 / limit, limit], [1 / limit, limit], color=_FAINT, linestyle=(0, (4, 3)), linewidth=1)
+    axes.axhline(1, color=_FAINT, linewidth=1)
+    axes.axvline(1, color=_FAINT, linewidth=1)
+    axes.annotate(
+        "faster, yet\ncosts energy", (0.98, 0.02), xycoords="axes fraction", ha="right", va="bottom", color=_INK
+    )
+
+
+def _ticks(limit: float) -> list[float]:
+    for least, ticks in (
+        (8.0, [0.1, 0.2, 0.5, 1, 2, 5, 10]),
+        (3.0, [0.25, 0.5, 1, 2, 4]),
+        (1.8, [0.5, 0.67, 1, 1.5, 2]),
+        (1.35, [0.7, 0.8, 1, 1.25, 1.5]),
+    ):
+        if limit >= least:
+            return [tick for tick in ticks if 1 / limit <= tick <= limit]
+    return [tick for tick in (0.8, 0.9, 1, 1.1, 1.2) if 1 / limit <= tick <= limit]
+
+
+def _point(axes: Any, point: Point) -> None:
+    x, y = point.speed, point.energy
+    colour = _SERIES[point.series % len(_SERIES)]
+    floor, ceiling = axes.get_xlim()
+    for along, across, bar in ((x, y, axes.hlines), (y, x, axes.vlines)):
+        if along.lower is not None:
+            bar(across.value, max(along.lower, floor / 2), along.upper or 2 * ceiling, color=colour, linewidth=1.3)
+    axes.plot(
+        [x.value],
+        [y.value],
+        marker=_MARKERS[point.series % len(_MARKERS)],
+        markersize=7,
+        color=colour,
+        markerfacecolor=_PAPER if point.modelled else colour,
+        markeredgewidth=1.5,
+        linestyle="none",
+        zorder=3,
+    )
+
+
+def _labels(axes: Any, points: Sequence[Point]) -> None:
+    """Names beside the points, moved up or down to where they cover no point, no other name and no edge."""
+    scale = 72 / axes.figure.dpi
+    frame = _Box(*(axes.bbox.extents * scale))
+    spots = [axes.transData.transform((p.speed.value, p.energy.value)) * scale for p in points]
+    taken = [_Box(x - 6, y - 6, x + 6, y + 6) for x, y in spots]
+    taken += [box for point in points for box in _bars(axes, point, scale)]
+    taken.append(_Box(frame.right - 80, frame.bottom, frame.right, frame.bottom + 2.6 * _FONT))  # the corner's words
+    for point, (x, y) in zip(points, spots, strict=True):
+        boxes = [
+            _label_box(point.label, x, y, side, step)
+            for step in (0.6, -0.6, 1.6, -1.6, 2.6, -2.6, 3.6, -3.6)
+            for side in (1, -1)
+        ]
+        inside = [box for box in boxes if box.within(frame)] or boxes
+        box = min(inside, key=lambda b: sum(b.overlaps(other) for other in taken))
+        taken.append(box)
+        line = {"arrowstyle": "-", "color": _FAINT, "linewidth": 0.8, "shrinkB": 4}
+        axes.annotate(
+            point.label,
+            (point.speed.value, point.energy.value),
+            xytext=(box.left - x, box.bottom - y),
+            textcoords="offset points",
+            color=_INK,
+            va="bottom",
+            arrowprops=line if abs((box.bottom + box.top) / 2 - y) > 1.2 * _FONT else None,
+            zorder=4,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    def overlaps(self, other: _Box) -> bool:
+        return (
+            self.left < other.right and other.left < self.right and self.bottom < other.top and other.bottom < self.top
+        )
+
+    def within(self, frame: _Box) -> bool:
+        return (
+            frame.left <= self.left
+            and self.right <= frame.right
+            and frame.bottom <= self.bottom
+            and self.top <= frame.top
+        )
+
+
+def _bars(axes: Any, point: Point, scale: float) -> list[_Box]:
+    """Where a point's interval bars run; those without an end are left out."""
+    boxes = []
+    x, y = point.speed, point.energy
+    for first, last in (
+        ((x.lower, y.value), (x.upper, y.value)),
+        ((x.value, y.lower), (x.value, y.upper)),
+    ):
+        if None not in (*first, *last):
+            left, bottom = axes.transData.transform(first) * scale
+            right, top = axes.transData.transform(last) * scale
+            boxes.append(_Box(left - 1, bottom - 1, right + 1, top + 1))
+    return boxes
+
+
+def _label_box(label: str, x: float, y: float, side: int, step: float) -> _Box:
+    """Where a name may stand: to the right (``side`` 1) or left of its point, ``step`` lines up."""
+    width, height = 0.6 * _FONT * len(label), 1.2 * _FONT
+    left = x + 8 if side > 0 else x - 8 - width
+    bottom = y - height / 2 + step * height
+    return _Box(left, bottom, left + width, bottom + height)
+
+
+def _describe(points: Sequence[Point], energy_name: str) -> str:
+    told = []
+    for point in points:
+        figures = (
+            f"{name} {value(q)}{_between(q)}" for name, q in (("speed", point.speed), (energy_name, point.energy))
+        )
+        told.append(f"{point.label}: {', '.join(figures)}, {point.energy.n_questions} questions")
+    return "; ".join(told) + "."
+
+
+def _between(quantity: Quantity) -> str:
+    found = interval(quantity)
+    return f" ({found})" if found else ""
+
+
+def _inline(svg: bytes, prefix: str, title: str, description: str) -> str:
+    """Matplotlib's file as part of a page: no prologue, namespaces or metadata; unique ids; the page's colours."""
+    root = ElementTree.fromstring(svg)
+    for element in root.iter():
+        element.tag = _plain(element.tag)
+        element.attrib = {_plain(name): _attribute(_plain(name), text, prefix) for name, text in element.attrib.items()}
+    for child in list(root):
+        # The style sheet among the definitions would apply to the whole page, which has its own.
+        if child.tag == "metadata" or child.find("style") is not None:
+            root.remove(child)
+    for name in ("width", "height", "version"):
+        root.attrib.pop(name, None)
+    root.attrib |= {"role": "img", "aria-labelledby": f"{prefix}-title {prefix}-desc"}
+    for position, (tag, text) in enumerate((("title", title), ("desc", description))):
+        child = ElementTree.Element(tag, {"id": f"{prefix}-{tag}"})
+        child.text = text
+        root.insert(position, child)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _plain(name: str) -> str:
+    return name.rpartition("}")[2]
+
+
+def _attribute(name: str, text: str, prefix: str) -> str:
+    if name == "id":
+        return f"{prefix}-{text}"
+    if name == "href":
+        return f"#{prefix}-{text.removeprefix('#')}"
+    text = text.replace("url(#", f"url(#{prefix}-")
+    for colour, variable in _VARIABLES.items():
+        text = text.replace(colour, variable)
+    return re.sub(r"font-family: [^;]*;? ?", "", text)

@@ -1,0 +1,233 @@
+"""The tables of a report as words, for the terminal and the page alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from joulewise.analysis.acceptance import HOW_COUNTED, Acceptance
+from joulewise.analysis.cells import CellKey
+from joulewise.analysis.intervals import Quantity
+from joulewise.analysis.per_token import NO_RIGHT_OR_WRONG, CellCost
+from joulewise.analysis.savings import Gamma
+from joulewise.energy.reading import ComponentName
+from joulewise.report.summary import Section, Summary
+from joulewise.report.text import COMPONENT_NAMES, common_reason, dropped_notes, figure, interval, value, verdict
+
+BARS = (
+    "By round: how many rounds accepted 0, 1, 2 ... draft tokens. Past the end: tokens that were thrown away because "
+    "the text was over."
+)
+
+LOSSLESS = (
+    "A near-tie is a first difference where the target's two best tokens lie as near to each other as its own rounding "
+    "error; lower precision may decide it either way. Anything else that differs is a failure."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One figure in words.
+
+    Args:
+        main: the figure.
+        detail: its interval, or why it is not known.
+        mark: a verdict, or ``modelled``.
+        n: number of questions behind it; None where it is a plain count.
+        bars: a histogram in place of a figure.
+    """
+
+    main: str
+    detail: str | None = None
+    mark: str | None = None
+    n: int | None = None
+    bars: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One cell of the plan's grid. ``n``: questions behind every figure of the row that does not say otherwise."""
+
+    task: str
+    decoding: str
+    n: int | None
+    figures: tuple[Shown, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """One table.
+
+    Args:
+        title: what it shows.
+        columns: headings of the figures (task, decoding and n apart).
+        rows: by task and decoding.
+        notes: what belongs under it.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    heading: str
+    figures: tuple[Shown, ...]
+    unknown: str | None = None
+
+
+def grids(section: Section, summary: Summary) -> tuple[Grid, ...]:
+    """The tables of a section, those without rows left out."""
+    found = (
+        _savings(section),
+        _joules(section, section.component),
+        _answers(section, section.component, summary),
+        _acceptance(section),
+        _lossless(section),
+    )
+    return tuple(grid for grid in found if grid.rows)
+
+
+def component_grids(section: Section) -> tuple[Grid, ...]:
+    """The joules of every component that is known, one table each."""
+    names = [c.component for c in section.costs[0].components]
+    return tuple(grid for grid in (_joules(section, name) for name in names) if grid.columns)
+
+
+def _savings(section: Section) -> Grid:
+    found = section.savings
+    return _grid(
+        "Savings against vanilla (above 1 saves)",
+        [s.key for s in found],
+        (
+            _gammas("time γ_t", [s.time for s in found]),
+            _gammas("GPU energy γ_GPU", [s.gpu for s in found]),
+            _gammas("total energy γ_Total", [s.total for s in found]),
+            _quantities("GPU power γ_t / γ_GPU", [s.power for s in found]),
+        ),
+        dropped_notes(found),
+    )
+
+
+def _joules(section: Section, component: ComponentName) -> Grid:
+    found = [cost.component(component) for cost in section.costs]
+    return _grid(
+        f"Joules, {COMPONENT_NAMES[component]}",
+        [cost.key for cost in section.costs],
+        (
+            _quantities("J per token (prompt + output)", [c.energy_per_token_j for c in found]),
+            _quantities("J per output token", [c.energy_per_output_token_j for c in found]),
+            _quantities("J per answer", [c.energy_per_answer_j for c in found]),
+            _quantities("J per correct answer", [c.energy_per_correct_answer_j for c in found]),
+        ),
+    )
+
+
+def _answers(section: Section, component: ComponentName, summary: Summary) -> Grid:
+    costs = section.costs
+    parts = [cost.component(component) for cost in costs]
+    columns = [
+        _quality(costs),
+        _quantities("output tokens/s", [c.output_tokens_per_second for c in costs]),
+        _quantities(
+            f"Wh per 1,000 output tokens, {COMPONENT_NAMES[component]}",
+            [c.energy_per_1000_output_tokens_wh for c in parts],
+        ),
+    ]
+    prices = [part.price_per_1000_output_tokens for part in parts if part.price_per_1000_output_tokens is not None]
+    if prices:
+        columns.append(_quantities(f"price per 1,000 output tokens{_currency(summary)}", prices))
+    notes = ("Wh per 1,000 tokens are also kWh per million tokens.",) if columns[2].unknown is None else ()
+    return _grid("Answers, speed and watt-hours", [cost.key for cost in costs], columns, notes)
+
+
+def _currency(summary: Summary) -> str:
+    return f", {summary.currency}" if summary.currency else ""
+
+
+def _quality(costs: Sequence[CellCost]) -> _Column:
+    """Accuracy where the task knows right and wrong, else the mean score under its metric's name."""
+    quantities = [c.score if c.accuracy.value is None else c.accuracy for c in costs]
+    marks = [c.metric if c.accuracy.value is None and c.score.value is not None else None for c in costs]
+    figures = tuple(_shown(q, mark, 100.0) for q, mark in zip(quantities, marks, strict=True))
+    return _Column("accuracy or score, %", figures, common_reason(quantities))
+
+
+def _acceptance(section: Section) -> Grid:
+    found = section.acceptance
+    return _grid(
+        "Drafts",
+        [a.key for a in found],
+        (
+            _quantities("tokens per round", [a.length for a in found]),
+            _Column("drafted", tuple(Shown(f"{a.drafted:,}") for a in found)),
+            _Column("accepted", tuple(Shown(f"{a.accepted:,}", _rate(a)) for a in found)),
+            _Column("past the end", tuple(Shown(f"{a.wasted:,}") for a in found)),
+            _Column("by round", tuple(Shown("", bars=a.histogram) for a in found)),
+        ),
+        (HOW_COUNTED, BARS),
+    )
+
+
+def _rate(acceptance: Acceptance) -> str:
+    return "nothing was drafted" if acceptance.rate is None else f"{figure(100 * acceptance.rate)} %"
+
+
+def _lossless(section: Section) -> Grid:
+    found = section.lossless
+    notes = dict.fromkeys(f"The checks say: {note}" for verdicts in found for note in verdicts.notes[:3])
+    return _grid(
+        "Same output as vanilla?",
+        [verdicts.key for verdicts in found],
+        (
+            _Column("identical", tuple(Shown(f"{v.identical:,}") for v in found)),
+            _Column("near-tie", tuple(Shown(f"{v.tie:,}") for v in found)),
+            _Column(
+                "different",
+                tuple(Shown(f"{v.different:,}", mark="not lossless" if v.different else None) for v in found),
+            ),
+            _Column("not checked", tuple(Shown(f"{v.not_checked:,}") for v in found)),
+        ),
+        (LOSSLESS, *notes),
+    )
+
+
+def _quantities(heading: str, quantities: Sequence[Quantity], factor: float = 1.0) -> _Column:
+    figures = tuple(_shown(q, "modelled" if q.provenance == "modelled" else None, factor) for q in quantities)
+    return _Column(heading, figures, common_reason(quantities))
+
+
+def _gammas(heading: str, gammas: Sequence[Gamma]) -> _Column:
+    figures = tuple(_shown(g.ratio, None if g.ratio.value is None else verdict(g)) for g in gammas)
+    return _Column(heading, figures, common_reason(g.ratio for g in gammas))
+
+
+def _shown(quantity: Quantity, mark: str | None, factor: float = 1.0) -> Shown:
+    if quantity.reason == NO_RIGHT_OR_WRONG:
+        return Shown("–")
+    detail = interval(quantity, factor) or quantity.reason
+    return Shown(value(quantity, factor), detail, mark, quantity.n_questions if quantity.n_questions else None)
+
+
+def _grid(title: str, keys: Sequence[CellKey], columns: Iterable[_Column], notes: Iterable[str] = ()) -> Grid:
+    """Lay columns out in rows; a column of nothing but unknowns becomes a note."""
+    columns = tuple(columns)
+    shown = [column for column in columns if column.unknown is None]
+    rows = []
+    for i, key in enumerate(keys):
+        figures = [column.figures[i] for column in shown]
+        n = max((f.n for f in figures if f.n is not None), default=None)
+        rows.append(Row(key.task, key.decoding, n, tuple(_with_n(f, n) for f in figures)))
+    unknown = tuple(
+        f"{column.heading}: unknown ({column.unknown})." for column in columns if column.unknown is not None
+    )
+    return Grid(title, tuple(column.heading for column in shown), tuple(rows), (*unknown, *notes))
+
+
+def _with_n(shown: Shown, n: int | None) -> Shown:
+    """The figure with its number of questions, where that is not the row's."""
+    if shown.n in (None, n):
+        return shown
+    return replace(shown, detail=f"{shown.detail}, n = {shown.n}" if shown.detail else f"n = {shown.n}")

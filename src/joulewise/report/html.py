@@ -1,0 +1,146 @@
+"""The report as one HTML file: no network, no scripts; for a phone, a screen and paper."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+
+from joulewise.errors import EnvironmentFault
+from joulewise.report import chart
+from joulewise.report.grids import Grid, component_grids, grids
+from joulewise.report.run_facts import RunFacts
+from joulewise.report.summary import Section, Summary, sections
+from joulewise.report.text import (
+    COMPONENT_NAMES,
+    HOW_TO_READ,
+    headlines,
+    origin_phrase,
+    run_lines,
+    trial_notes,
+    trust_notes,
+)
+
+_KINDS = {
+    "saves energy": "good",
+    "faster": "good",
+    "costs energy": "bad",
+    "slower": "bad",
+    "not lossless": "bad",
+    "modelled": "soft",
+}
+"""What the marks look like."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    """One chart: a task's name and its SVG."""
+
+    task: str
+    svg: str
+
+
+@dataclass(frozen=True, slots=True)
+class _SectionView:
+    section: Section
+    headlines: list[str]
+    grids: tuple[Grid, ...]
+    components: tuple[Grid, ...]
+    panels: list[_Panel]
+    energy_name: str
+    modelled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _RunView:
+    run: RunFacts
+    lines: list[tuple[str, str]]
+    trust: list[str]
+    trials: list[str]
+    sections: list[_SectionView]
+
+
+def render(summary: Summary) -> str:
+    """The page.
+
+    Args:
+        summary: what to show.
+
+    Raises:
+        EnvironmentFault: the extra ``report`` is not installed.
+    """
+    try:
+        import jinja2
+        import markupsafe
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise EnvironmentFault(
+            f"the page needs the package {error.name}; install it with: pip install 'joulewise[report]'"
+        ) from error
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("joulewise.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+    def subscripts(text: str) -> markupsafe.Markup:
+        return markupsafe.Markup(re.sub(r"γ_(\w+)", r"γ<sub>\1</sub>", str(markupsafe.escape(text))))
+
+    environment.filters["subscripts"] = subscripts
+    numbers = count(1)
+    runs = [_run_view(run, summary, numbers) for run in summary.runs]
+    return environment.get_template("report.html.j2").render(
+        summary=summary,
+        runs=runs,
+        how_to_read=HOW_TO_READ,
+        component_names=COMPONENT_NAMES,
+        origin_phrase=origin_phrase,
+        kinds=_KINDS,
+        svg=markupsafe.Markup,
+    )
+
+
+def _run_view(run: RunFacts, summary: Summary, numbers: Iterator[int]) -> _RunView:
+    found = [_section_view(s, run, summary, numbers) for s in sections(summary) if s.run == run.name]
+    return _RunView(run, run_lines(run), trust_notes(run), trial_notes(run, summary), found)
+
+
+def _section_view(section: Section, run: RunFacts, summary: Summary, numbers: Iterator[int]) -> _SectionView:
+    component = section.component
+    energy_name = f"{COMPONENT_NAMES[component]} energy"
+    series = {name: i for i, name in enumerate(dict.fromkeys(s.key.decoding for s in section.savings))}
+    tasks: dict[str, list[chart.Point]] = {}
+    for saving in section.savings:
+        energy = (saving.gpu if component == "gpu" else saving.total).ratio
+        if saving.time.ratio.value is not None and energy.value is not None:
+            name = saving.key.decoding
+            point = chart.Point(name, series[name], saving.time.ratio, energy, energy.provenance == "modelled")
+            tasks.setdefault(saving.key.task, []).append(point)
+    points = [point for found in tasks.values() for point in found]
+    limit = chart.reach(points)
+    panels = [
+        _Panel(
+            task,
+            chart.scatter(
+                found,
+                title=f"{task}: speed against {energy_name}, {section.model}",
+                energy_name=energy_name,
+                limit=limit,
+                prefix=f"chart{next(numbers)}",
+            ),
+        )
+        for task, found in tasks.items()
+    ]
+    return _SectionView(
+        section,
+        headlines(section, run),
+        grids(section, summary),
+        component_grids(section),
+        panels,
+        energy_name,
+        any(point.modelled for point in points),
+    )

@@ -1,0 +1,226 @@
+"""What was run, on what, and where its joules come from: read from the plan, the environment and the Trials.
+
+An environment is plain data that other versions may have written: every key is optional, and what is not there is None.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from joulewise.analysis.cells import natural_order
+from joulewise.analysis.intervals import joint_provenance
+from joulewise.analysis.per_token import COMPONENTS
+from joulewise.energy.reading import ComponentName, Provenance
+from joulewise.table import RunTable
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where one component's joules come from.
+
+    Args:
+        component: which.
+        provenance: over the run's ok Trials: that of the weakest; None where no Trial has such a component.
+        trials: number of ok Trials by provenance.
+        sources: device and method of each source, in words.
+        notes: what a reader must know: about a source, or why one could not be read and what can be done about it.
+        gain_unknown: a measuring source's gain is not known, so that the intervals of absolute joules leave it out.
+    """
+
+    component: ComponentName
+    provenance: Provenance | None
+    trials: Mapping[str, int]
+    sources: tuple[str, ...]
+    notes: tuple[str, ...]
+    gain_unknown: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What generated, as the engine told it. ``drafts``: by decoding, what drafted."""
+
+    label: str
+    model: str | None
+    model_class: str | None
+    parameters: int | None
+    dtype: str | None
+    devices: tuple[str, ...]
+    drafts: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IdlePower:
+    """What a component drew at rest with an engine's weights resident, in watts."""
+
+    engine: str | None
+    component: str
+    power_w: float
+    provenance: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What one run was.
+
+    Args:
+        name: the run's name in this report.
+        plan, description: the plan's.
+        started_at: ISO 8601, UTC.
+        machine, gpus: in words.
+        software: versions by name.
+        commit: of the checkout it ran from, with ``(changed)`` where that had local changes.
+        questions: number of questions by task.
+        trials, ok, failed: how many.
+        polluted: ok Trials during which other processes used the CPU above the plan's limit.
+        pollution_unknown: ok Trials for which that is not known.
+        errors: why Trials failed and how many did, the most frequent first.
+    """
+
+    name: str
+    plan: str | None
+    description: str | None
+    started_at: str | None
+    machine: str | None
+    gpus: tuple[str, ...]
+    software: Mapping[str, str]
+    commit: str | None
+    engines: tuple[EngineFacts, ...]
+    origins: tuple[Origin, ...]
+    idle: tuple[IdlePower, ...]
+    questions: Mapping[str, int]
+    trials: int
+    ok: int
+    failed: int
+    polluted: int
+    pollution_unknown: int
+    errors: tuple[tuple[str, int], ...]
+
+    def origin(self, component: ComponentName) -> Origin:
+        """Where a component's joules come from."""
+        return next(origin for origin in self.origins if origin.component == component)
+
+    @property
+    def modelled(self) -> tuple[ComponentName, ...]:
+        """The components (the total apart) that are modelled."""
+        return tuple(o.component for o in self.origins if o.provenance == "modelled" and o.component != "total")
+
+
+def run_facts(name: str, table: RunTable) -> RunFacts:
+    """The facts of one run of a table."""
+    rows = table.arrow.filter(pc.equal(table.arrow["run"], name))
+    ok = rows.filter(pc.equal(rows["status"], "ok"))
+    failed = rows.filter(pc.not_equal(rows["status"], "ok"))
+    errors = Counter(error or "no reason recorded" for error in failed["error"].to_pylist())
+    plan, environment = table.plans.get(name, {}), table.environments.get(name, {})
+    machine, git = _mapping(environment.get("machine")), _mapping(environment.get("git"))
+    versions = {"python": environment.get("python"), **_mapping(environment.get("packages"))}
+    asked = rows.group_by("task").aggregate([("question_id", "count_distinct")]).to_pylist()
+    commit = _text(git.get("commit"))
+    return RunFacts(
+        name=name,
+        plan=_text(plan.get("name")),
+        description=_text(plan.get("description")),
+        started_at=_text(environment.get("started_at")) or pc.min(rows["started_at"]).as_py(),
+        machine=_machine(machine),
+        gpus=tuple(_gpu(gpu) for gpu in _mappings(machine.get("gpus"))),
+        software={package: str(version) for package, version in versions.items() if version},
+        commit=f"{commit} (changed)" if commit and git.get("changed") else commit,
+        engines=tuple(_engine(engine) for engine in _mappings(environment.get("engines"))),
+        origins=tuple(_origin(component, ok, environment) for component in COMPONENTS),
+        idle=tuple(_idle(environment)),
+        questions={a["task"]: a["question_id_count_distinct"] for a in sorted(asked, key=_task_order)},
+        trials=rows.num_rows,
+        ok=ok.num_rows,
+        failed=failed.num_rows,
+        polluted=pc.sum(ok["polluted"]).as_py() or 0,
+        pollution_unknown=ok["other_cpu_cores"].null_count,
+        errors=tuple(sorted(errors.items(), key=lambda item: (-item[1], item[0]))),
+    )
+
+
+def _task_order(count: Mapping[str, Any]) -> list[tuple[int, int, str]]:
+    return natural_order(count["task"])
+
+
+def _origin(component: ComponentName, ok: pa.Table, environment: Mapping[str, Any]) -> Origin:
+    kinds = Counter(kind for kind in ok[f"{component}_provenance"].to_pylist() if kind is not None)
+    sources = [s for s in _mappings(environment.get("sources")) if s.get("component") == component]
+    absent = [a for a in _mappings(environment.get("absent")) if a.get("component") == component and a.get("present")]
+    told = [_text(s.get("note")) for s in sources]
+    told += [" ".join(_sentence(a[key]) for key in ("reason", "remedy") if a.get(key)) for a in absent]
+    return Origin(
+        component=component,
+        provenance=joint_provenance(kinds) if kinds else None,
+        trials=dict(sorted(kinds.items())),
+        sources=tuple(dict.fromkeys(f"{s.get('device', '?')}: {s.get('method', '?')}" for s in sources)),
+        notes=tuple(dict.fromkeys(note for note in told if note)),
+        gain_unknown=any(s.get("provenance") == "measured" and s.get("gain") is None for s in sources),
+    )
+
+
+def _engine(engine: Mapping[str, Any]) -> EngineFacts:
+    parameters = engine.get("parameters")
+    return EngineFacts(
+        label=_text(engine.get("label")) or "?",
+        model=_text(engine.get("model")),
+        model_class=_text(engine.get("model_class")),
+        parameters=parameters if isinstance(parameters, int) else None,
+        dtype=_text(engine.get("dtype")),
+        devices=_texts(engine.get("devices")),
+        drafts={str(decoding): str(draft) for decoding, draft in _mapping(engine.get("drafts")).items()},
+        notes=_texts(engine.get("notes")),
+    )
+
+
+def _idle(environment: Mapping[str, Any]) -> list[IdlePower]:
+    return [
+        IdlePower(_text(entry.get("engine")), str(entry.get("component", "?")), power, _text(entry.get("provenance")))
+        for entry in _mappings(environment.get("idle"))
+        if isinstance(power := entry.get("power_w"), (int, float))
+    ]
+
+
+def _machine(machine: Mapping[str, Any]) -> str | None:
+    cores, memory = machine.get("cores"), machine.get("memory_gb")
+    told = [_text(machine.get("cpu")), cores and f"{cores} cores", memory and f"{memory} GB of memory"]
+    return ", ".join(t for t in told if t) or None
+
+
+def _gpu(gpu: Mapping[str, Any]) -> str:
+    driver, limit, error = gpu.get("driver"), gpu.get("power_limit_w"), gpu.get("error")
+    told = [
+        _text(gpu.get("name")) or "GPU",
+        driver and f"driver {driver}",
+        f"power limit {limit:g} W" if isinstance(limit, (int, float)) else None,
+        _text(gpu.get("uuid")),
+        error and f"cannot be asked: {error}",
+    ]
+    return ", ".join(t for t in told if t)
+
+
+def _sentence(text: Any) -> str:
+    words = str(text).strip()
+    return words if words.endswith((".", "!", "?")) else f"{words}."
+
+
+def _text(value: Any) -> str | None:
+    return str(value) if value not in (None, "") else None
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(str(v) for v in value) if isinstance(value, (list, tuple)) else ()
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    return [v for v in value if isinstance(v, Mapping)] if isinstance(value, (list, tuple)) else []

@@ -1,0 +1,122 @@
+"""Everything that a report says, as one value: terminal, page and JSON show this and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow.compute as pc
+
+from joulewise import __version__
+from joulewise.analysis.acceptance import Acceptance, acceptances
+from joulewise.analysis.cells import natural_order, split
+from joulewise.analysis.lossless import Lossless, lossless
+from joulewise.analysis.per_token import CellCost, costs
+from joulewise.analysis.savings import Saving, savings
+from joulewise.energy.reading import ComponentName
+from joulewise.report.run_facts import RunFacts, run_facts
+from joulewise.table import RunTable
+
+FORMAT_VERSION = 1
+"""Raised when a field of the JSON changes its meaning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A whole report. Runs stand side by side; nothing is averaged over runs, models or tasks.
+
+    Args:
+        format_version: of the JSON.
+        joulewise: version that made it.
+        without_polluted: polluted Trials were left out of all figures but the counts in ``runs``.
+        price_per_kwh, currency: as given; the price is None where none was.
+        runs: what was run.
+        savings, costs, acceptance, lossless: the figures, one entry a cell.
+        warnings: what was noticed while reading.
+    """
+
+    format_version: int
+    joulewise: str
+    without_polluted: bool
+    price_per_kwh: float | None
+    currency: str
+    runs: tuple[RunFacts, ...]
+    savings: tuple[Saving, ...]
+    costs: tuple[CellCost, ...]
+    acceptance: tuple[Acceptance, ...]
+    lossless: tuple[Lossless, ...]
+    warnings: tuple[str, ...]
+
+
+def summarise(
+    table: RunTable, *, price_per_kwh: float | None = None, currency: str = "", without_polluted: bool = False
+) -> Summary:
+    """Summarise one run or several.
+
+    Args:
+        table: the Trials.
+        price_per_kwh: price of a kilowatt-hour; None shows no prices.
+        currency: its currency, for display.
+        without_polluted: leave out Trials during which other processes used the CPU.
+    """
+    arrow = table.arrow
+    if without_polluted:
+        arrow = arrow.filter(pc.invert(pc.fill_null(arrow["polluted"], False)))
+    cells = split(RunTable(arrow))
+    names = {*table.plans, *table.environments, *table.arrow["run"].unique().to_pylist()}
+    return Summary(
+        FORMAT_VERSION,
+        __version__,
+        without_polluted,
+        price_per_kwh,
+        currency,
+        tuple(run_facts(name, table) for name in sorted(names, key=natural_order)),
+        savings(cells),
+        costs(cells, price_per_kwh),
+        acceptances(cells),
+        lossless(cells),
+        tuple(table.warnings),
+    )
+
+
+def to_json(summary: Summary) -> dict[str, Any]:
+    """The summary as plain data; what is not known is None, and no number is infinite."""
+    return asdict(summary)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The figures of one engine and reasoning in one run: what stands in one set of tables."""
+
+    run: str
+    engine: str
+    model: str
+    reasoning: str
+    savings: tuple[Saving, ...]
+    costs: tuple[CellCost, ...]
+    acceptance: tuple[Acceptance, ...]
+    lossless: tuple[Lossless, ...]
+
+    @property
+    def component(self) -> ComponentName:
+        """The component to show first: the GPU where it alone is measured, else the total."""
+        if "measured" in self._provenances("gpu") and "measured" not in self._provenances("total"):
+            return "gpu"
+        return "total"
+
+    def _provenances(self, component: ComponentName) -> set[str]:
+        return {cost.component(component).energy_per_answer_j.provenance for cost in self.costs}
+
+
+def sections(summary: Summary) -> tuple[Section, ...]:
+    """The summary by run, engine, model and reasoning, in the order of its cells."""
+    return tuple(
+        Section(
+            *head,
+            tuple(x for x in summary.savings if x.key.head == head),
+            tuple(x for x in summary.costs if x.key.head == head),
+            tuple(x for x in summary.acceptance if x.key.head == head),
+            tuple(x for x in summary.lossless if x.key.head == head),
+        )
+        for head in dict.fromkeys(cost.key.head for cost in summary.costs)
+    )

@@ -1,0 +1,98 @@
+"""The report in a terminal: readable at 80 columns, and in a pipe."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import IO
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from joulewise.report.grids import Grid, Shown, grids
+from joulewise.report.run_facts import RunFacts
+from joulewise.report.summary import Summary, sections
+from joulewise.report.text import HOW_TO_READ, headlines, run_lines, trial_notes, trust_notes
+
+_STYLES = {
+    "saves energy": "green",
+    "faster": "green",
+    "costs energy": "red",
+    "slower": "red",
+    "not lossless": "red",
+    "modelled": "yellow",
+}
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def print_summary(summary: Summary, file: IO[str] | None = None) -> None:
+    """Print the tables of a report.
+
+    Args:
+        summary: what to print.
+        file: where to; standard output if left out. What is not a terminal gets 80 columns and no colours.
+    """
+    console = Console(file=file, highlight=False)
+    for run in summary.runs:
+        _print_run(console, run, summary)
+        for section in sections(summary):
+            if section.run == run.name:
+                console.print()
+                console.print(Text(f"{section.model} ({section.engine}), {section.reasoning}", style="bold"))
+                for line in headlines(section, run):
+                    _note(console, line)
+                for grid in grids(section, summary):
+                    _print_grid(console, grid)
+    console.print()
+    for note in (*(f"Note: {warning}" for warning in summary.warnings), HOW_TO_READ):
+        _note(console, note)
+
+
+def _print_run(console: Console, run: RunFacts, summary: Summary) -> None:
+    console.rule(Text(f"Run {run.name}", style="bold"), align="left", style="dim")
+    facts = Table.grid(padding=(0, 2))
+    for name, told in run_lines(run):
+        facts.add_row(Text(name, style="dim"), Text(told))
+    console.print(facts)
+    for note in (*trust_notes(run), *trial_notes(run, summary)):
+        _note(console, note)
+
+
+def _print_grid(console: Console, grid: Grid) -> None:
+    console.print()
+    table = Table(title=Text(grid.title, style="bold"), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    with_n = any(row.n is not None for row in grid.rows)
+    table.add_column("decoding", no_wrap=True, overflow="fold")
+    if with_n:
+        table.add_column("n", justify="right")
+    for heading in grid.columns:
+        table.add_column(heading)
+    for task, rows in groupby(grid.rows, key=lambda row: row.task):
+        table.add_row(Text(task, style="italic"))
+        for row in rows:
+            n = [] if not with_n else [Text("" if row.n is None else str(row.n), style="dim")]
+            table.add_row(Text(row.decoding), *n, *(_cell(shown) for shown in row.figures))
+    console.print(table)
+    for note in grid.notes:
+        _note(console, note)
+
+
+def _cell(shown: Shown) -> Text:
+    text = Text(_spark(shown.bars) if shown.bars else shown.main)
+    if shown.detail:
+        text.append(f"\n{shown.detail}", style="dim")
+    if shown.mark:
+        text.append(f"\n{shown.mark}", style=_STYLES.get(shown.mark, ""))
+    return text
+
+
+def _spark(counts: tuple[int, ...]) -> str:
+    """A histogram as a row of blocks; an empty bin is a dot."""
+    most = max(counts)
+    return "".join(_BLOCKS[(count * 8 - 1) // most] if count else "·" for count in counts)
+
+
+def _note(console: Console, text: str) -> None:
+    console.print(Padding(Text(text), (0, 0, 0, 2)))

@@ -1,0 +1,219 @@
+"""Figures and sentences, alike for the terminal and the page."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from joulewise.analysis.intervals import Quantity
+from joulewise.analysis.savings import Gamma, Saving
+from joulewise.report.run_facts import EngineFacts, IdlePower, Origin, RunFacts
+from joulewise.report.summary import Section, Summary
+
+COMPONENT_NAMES = {"gpu": "GPU", "cpu": "CPU", "dram": "memory", "total": "total"}
+
+NO_PARADOX = (
+    "Modelled joules are computed from time or utilisation. Where they stand, the table cannot show the paradox of "
+    "arXiv 2602.09113, a decoding that is faster and yet draws more energy, and no verdict on energy is given; the "
+    "times are measured all the same."
+)
+
+HOW_TO_READ = (
+    "A saving is vanilla's seconds or joules per output token over the decoding's, over the same questions: above 1 "
+    "the decoding saves, below 1 it costs. Intervals are 95 %: a bootstrap over questions (a question with all its "
+    "repeats is one unit), with the part of the meter's uncertainty that more questions do not average out added in "
+    "full; n is the number of questions. A verdict is given where the whole interval lies on one side of 1."
+)
+
+
+def figure(value: float) -> str:
+    """Three significant digits, no needless exponent: ``0.0123``, ``1.23``, ``12,300``."""
+    if value == 0.0:
+        return "0"
+    digits = 2 - math.floor(math.log10(abs(value)))
+    rounded = round(value, digits)
+    if not 1e-5 <= abs(rounded) < 1e9:
+        return f"{value:.2e}"
+    # Rounding may add a digit (0.9996 -> 1.00), so count again.
+    digits = 2 - math.floor(math.log10(abs(rounded)))
+    return f"{rounded:,.{max(0, digits)}f}"
+
+
+def value(quantity: Quantity, factor: float = 1.0) -> str:
+    """The figure itself; a lower end where the figure has no upper one."""
+    if quantity.value is not None:
+        return figure(quantity.value * factor)
+    if quantity.unbounded and quantity.lower is not None:
+        return f"≥ {figure(quantity.lower * factor)}"
+    return "unbounded" if quantity.unbounded else "unknown"
+
+
+def interval(quantity: Quantity, factor: float = 1.0) -> str | None:
+    """The interval in words; None where ``value`` says all there is."""
+    if quantity.value is None or quantity.lower is None:
+        return None
+    if quantity.upper is None:
+        return f"{figure(quantity.lower * factor)} or more"
+    return f"{figure(quantity.lower * factor)} – {figure(quantity.upper * factor)}"
+
+
+def verdict(gamma: Gamma) -> str:
+    """The verdict, or why there is none, in a word or two."""
+    if gamma.ratio.value is None:
+        return "unknown"
+    return gamma.verdict or gamma.ratio.provenance
+
+
+def common_reason(quantities: Iterable[Quantity]) -> str | None:
+    """Why a column holds nothing but unknowns, if it holds nothing else and for one reason."""
+    quantities = tuple(quantities)
+    reasons = {q.reason for q in quantities}
+    if any(q.value is not None or q.unbounded for q in quantities) or len(reasons) != 1:
+        return None
+    return reasons.pop()
+
+
+def run_lines(run: RunFacts) -> list[tuple[str, str]]:
+    """What was run, on what, and where its joules come from: name and words, line by line."""
+    trials = f"{run.trials:,}: {run.ok:,} ok, {run.failed:,} failed, {run.polluted:,} polluted"
+    lines = [
+        ("Plan", run.description or run.plan),
+        ("Started", _moment(run.started_at)),
+        ("Machine", run.machine),
+        *(("GPU", gpu) for gpu in run.gpus),
+        *(line for engine in run.engines for line in _engine_lines(engine)),
+        ("Questions", ", ".join(f"{n:,} {task}" for task, n in run.questions.items())),
+        ("Trials", trials),
+        *(line for origin in run.origins if origin.component != "total" for line in _origin_lines(origin)),
+        ("Idle power", ", ".join(_idle(idle) for idle in run.idle)),
+        ("Software", ", ".join(f"{name} {version}" for name, version in run.software.items())),
+        ("Commit", run.commit),
+    ]
+    return [(name, told) for name, told in lines if told]
+
+
+def _moment(iso: str | None) -> str | None:
+    """An ISO 8601 time for people; as it stands where it is none."""
+    try:
+        return None if iso is None else f"{datetime.fromisoformat(iso).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    except ValueError:
+        return iso
+
+
+def _engine_lines(engine: EngineFacts) -> list[tuple[str, str]]:
+    size = None if engine.parameters is None else f"{figure(engine.parameters / 1e6)} million parameters"
+    told = (engine.model, engine.model_class, size, engine.dtype, ", ".join(engine.devices))
+    return [
+        ("Engine", f"{engine.label}: {', '.join(t for t in told if t)}"),
+        *(("", note) for note in engine.notes),
+    ]
+
+
+def _origin_lines(origin: Origin) -> list[tuple[str, str]]:
+    sources = f" ({'; '.join(origin.sources)})" if origin.sources else ""
+    name = COMPONENT_NAMES[origin.component]
+    return [(f"{name} joules", origin_phrase(origin) + sources), *(("", note) for note in origin.notes)]
+
+
+def _idle(idle: IdlePower) -> str:
+    mark = "" if idle.provenance in (None, "measured") else f" ({idle.provenance})"
+    return f"{COMPONENT_NAMES.get(idle.component, idle.component)} {figure(idle.power_w)} W{mark}"
+
+
+def origin_phrase(origin: Origin) -> str:
+    """How a component's figures came about, one phrase."""
+    if origin.provenance is None:
+        return "not metered here"
+    if origin.provenance == "unknown" and len(origin.trials) > 1:
+        counts = ", ".join(f"{kind} in {n:,}" for kind, n in origin.trials.items())
+        return f"not known in every Trial: {counts}"
+    phrases = {"measured": "measured", "modelled": "modelled, not measured", "unknown": "could not be read"}
+    return phrases[origin.provenance]
+
+
+def headlines(section: Section, run: RunFacts) -> list[str]:
+    """What the savings of a section come to, one sentence for time and one for each energy; and what drafted."""
+    drafts = [
+        f"{decoding} drafts with {draft}"
+        for engine in run.engines
+        if engine.label == section.engine
+        for decoding, draft in engine.drafts.items()
+    ]
+    if not section.savings:
+        return drafts
+    return [
+        _headline("Time", [s.time for s in section.savings]),
+        _headline("GPU energy", [s.gpu for s in section.savings]),
+        _headline("Total energy", [s.total for s in section.savings]),
+        *drafts,
+    ]
+
+
+def _headline(name: str, gammas: list[Gamma]) -> str:
+    counts = Counter(verdict(g) for g in gammas)
+    if set(counts) == {"unknown"}:
+        reason = common_reason(g.ratio for g in gammas)
+        return f"{name}: unknown{f' ({reason})' if reason else ''}."
+    order = ("saves energy", "faster", "costs energy", "slower", "cannot tell", "modelled", "unknown")
+    told = ", ".join(f"{counts[kind]} {_PLURAL.get(kind, kind)}" for kind in order if counts[kind])
+    return f"{name}, {len(gammas)} {'comparison' if len(gammas) == 1 else 'comparisons'} with vanilla: {told}."
+
+
+_PLURAL = {
+    "saves energy": "saving energy",
+    "costs energy": "costing energy",
+    "modelled": "modelled (no verdict)",
+}
+
+
+def trust_notes(run: RunFacts) -> list[str]:
+    """What a reader must know before trusting a run's joules."""
+    notes = []
+    if run.modelled:
+        names = " and ".join(COMPONENT_NAMES[c] for c in run.modelled)
+        notes.append(f"The joules of {names} are modelled, not measured. {NO_PARADOX}")
+    unknown_gain = [COMPONENT_NAMES[o.component] for o in run.origins if o.gain_unknown]
+    if unknown_gain:
+        notes.append(
+            f"The sensor gain of {' and '.join(unknown_gain)} is not known, so the intervals of absolute joules "
+            "leave it out. In a component's own saving it cancels."
+        )
+    return notes
+
+
+def trial_notes(run: RunFacts, summary: Summary) -> list[str]:
+    """Failed and polluted Trials of a run, in sentences."""
+    notes = []
+    if run.failed:
+        why = "; ".join(f"{n:,} x {error}" for error, n in run.errors[:5])
+        more = f"; and {len(run.errors) - 5} more reasons" if len(run.errors) > 5 else ""
+        notes.append(f"{run.failed:,} of {run.trials:,} Trials failed and are in no figure: {why}{more}.")
+    if run.polluted:
+        share = figure(100 * run.polluted / run.ok)
+        left = (
+            "left out of all figures"
+            if summary.without_polluted
+            else "in the figures; --without-polluted leaves them out"
+        )
+        notes.append(
+            f"{run.polluted:,} of {run.ok:,} Trials ({share} %) are polluted by other processes' CPU use: {left}."
+        )
+    if run.pollution_unknown:
+        notes.append(f"For {run.pollution_unknown:,} of {run.ok:,} Trials other processes' CPU use is not known.")
+    return notes
+
+
+def dropped_notes(savings: Iterable[Saving]) -> list[str]:
+    """Questions that a saving could not use, cell by cell."""
+    notes = []
+    for s in savings:
+        parts = [
+            f"{name} {gamma.dropped}"
+            for name, gamma in (("time", s.time), ("GPU", s.gpu), ("total", s.total))
+            if gamma.dropped and gamma.ratio.value is not None
+        ]
+        if parts:
+            notes.append(f"{s.key.task}, {s.key.decoding}: questions left out for want of a pair: {', '.join(parts)}.")
+    return notes

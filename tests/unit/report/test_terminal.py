@@ -1,0 +1,95 @@
+"""The report in a terminal."""
+
+import io
+
+import pytest
+
+from joulewise.report.summary import summarise
+from joulewise.report.terminal import print_summary
+from sample_run import sample_run
+from synthetic_table import part, row, table
+
+
+def printed(run, **options):
+    out = io.StringIO()
+    print_summary(summarise(run, **options), out)
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return printed(sample_run(), price_per_kwh=0.3, currency="EUR")
+
+
+def test_it_fits_80_columns_and_has_no_control_codes(sample):
+    assert max(len(line) for line in sample.splitlines()) <= 80
+    assert "\x1b" not in sample
+
+
+def test_it_says_what_a_reader_needs(sample):
+    flat = " ".join(sample.split())
+    for words in (
+        "NVIDIA H200",
+        "modelled, not measured",
+        "cannot show the paradox",
+        "a correctness fixture, not a fair draft",
+        "1 of 300 Trials failed",
+        "12 of 299 Trials (4.01 %) are polluted",
+        "Savings against vanilla",
+        "Same output as vanilla?",
+        "not lossless",
+        "Acceptance length",
+        "a line was torn",
+    ):
+        assert words in flat
+    assert "EUR" in flat
+
+
+def test_names_are_never_cut(sample):
+    for name in ("prompt-lookup-10", "dyga-20", "coga-5", "cnn_dm"):
+        assert name in sample
+    assert "…" not in sample
+
+
+def test_a_machine_without_a_gpu_says_unknown_once():
+    flat = " ".join(printed(sample_run(6, gpu=False)).split())
+    assert "GPU energy γ_GPU: unknown (no GPU was metered here)." in flat
+    assert "9 modelled (no verdict)" in flat
+    assert "saves energy" not in flat
+    assert "costs energy" not in flat
+
+
+def test_without_polluted_is_said():
+    assert "left out of all figures" in " ".join(printed(sample_run(), without_polluted=True).split())
+
+
+def test_markup_in_names_is_text():
+    out = printed(table([row(question="q", task="[red]x[/red]", model="[b]m[/b]", energy=[part("gpu", 1.0)])]))
+    assert "[red]x[/red]" in out
+    assert "[b]m[/b]" in out
+
+
+def test_few_questions_have_values_and_a_reason_for_no_interval():
+    rows = [row(d, q, energy=[part("gpu", 1.0)]) for d in ("vanilla", "coga-5") for q in ("q1", "q2")]
+    out = printed(table(rows))
+    assert "fewer than" in out
+    assert "1.00 – 1.00" not in out
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([row("coga-5", "q1")], "no vanilla cell"),
+        ([row("vanilla", "q1", status="failed", error="boom", output_tokens=0)], "1 x boom"),
+        (
+            [row("vanilla", "q1", status="failed", error=None), row("coga-5", "q1", energy=[part("gpu", None)])],
+            "no vanilla Trial succeeded",
+        ),
+        (
+            [row("vanilla", "q1", energy=[part("gpu", 0.0)]), row("coga-5", "q1", energy=[part("gpu", 0.0)])],
+            "the meter read 0 J",
+        ),
+    ],
+)
+def test_what_is_unknown_says_why(rows, words):
+    assert words in " ".join(printed(table(rows)).split())
