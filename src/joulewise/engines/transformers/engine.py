@@ -103,9 +103,8 @@ class TransformersEngine:
         target, draft = self._ready(decoding)
         if draft is not None and not draft.same_tokenizer and not request.sampling.greedy:
             raise UserError(
-                f"{decoding.label} with the draft {draft.loaded.name}, which has another tokenizer, cannot sample: the "
-                "library would rewrite the draft's head for good. Set temperature: 0, or take a draft of the target's own "
-                "family."
+                f"{decoding.label} cannot sample with the draft {draft.loaded.name}, which has another tokenizer: the "
+                "library would rewrite its head for good. Set temperature: 0, or take a draft of the target's family."
             )
         prompt = self._encode(target, request.messages)
         self._check_context(target, draft, prompt, request.max_new_tokens)

@@ -138,7 +138,7 @@ def make_neutral(name: str, model: Any, tokenizer: Any, notes: tuple[str, ...] =
 def _folder(name: str, revision: str | None) -> Path:
     if name == DEFAULT:
         return default_model_folder()
-    if Path(name).is_dir():
+    if name and Path(name).is_dir():
         return Path(name)
     try:
         return Path(

@@ -40,6 +40,10 @@ def recorded(target: Any, target_tokenizer: Any, draft: Draft | None) -> Iterato
     - Which tokenizers take part is decided here. The library goes by the number of rows of the two models, which
       padding makes differ within a family and chance makes agree between families.
     - The adaptive confidence threshold is off. It would depend on whether scikit-learn is installed.
+    - An encoder-decoder draft gets a mask for its decoder. By its length the library tells which tokens are new to the
+      draft; without one it feeds the whole sequence again, behind what the cache holds already, and nothing after the
+      first round is any good.
+    - A draft with fewer rows than the target (whose vocabulary is padded further) is shown no id beyond them.
     - A draft leaves room for the bonus token within the length limit, so that the target accepts nothing that has to be
       thrown away there. Prompt lookup and drafts of another tokenizer do not see to that themselves.
     """
@@ -53,19 +57,26 @@ def recorded(target: Any, target_tokenizer: Any, draft: Draft | None) -> Iterato
         if draft is not None:
             # The copy that stops a draft early keeps the threshold; only the rule that adapts it reads this one.
             generator.assistant_generation_config.assistant_confidence_threshold = 0.0
+            if target.config.is_encoder_decoder:
+                ones = torch.ones_like(arguments["input_ids"], device=draft.loaded.model.device)
+                generator.assistant_kwargs["decoder_attention_mask"] = ones
         longest = arguments["generation_config"].max_length - 1
-        rows = target.config.get_text_config(decoder=True).vocab_size
+        rows = draft_rows = target.config.get_text_config(decoder=True).vocab_size
+        if draft is not None and draft.same_tokenizer:
+            draft_rows = draft.loaded.vocabulary_rows  # never more: see _drop_padding
         propose = type(generator).get_candidates
         # A strong reference would close a cycle that holds the draft's cache until the garbage collector comes.
         itself = weakref.ref(generator)
 
         def get_candidates(input_ids: Any, **others: Any) -> tuple[Any, Any]:
-            candidates, logits = propose(itself(), input_ids, **others)
-            candidates = candidates[:, : max(longest, input_ids.shape[1])]
-            proposals.append(Proposal(input_ids.shape[1], candidates[0, input_ids.shape[1] :]))
-            if logits is not None and logits.shape[-1] < rows:
-                logits = torch.nn.functional.pad(logits, (0, rows - logits.shape[-1]), value=-torch.inf)
-            return candidates, logits
+            start = input_ids.shape[1]
+            known = input_ids.clamp(max=draft_rows - 1) if draft_rows < rows else input_ids
+            candidates, logits = propose(itself(), known, **others)
+            tokens = candidates[:, start : max(longest, start)].to(input_ids.device)
+            proposals.append(Proposal(start, tokens[0]))
+            if logits is not None and draft_rows < rows:
+                logits = torch.nn.functional.pad(logits, (0, rows - draft_rows), value=-torch.inf)
+            return torch.cat((input_ids, tokens), dim=1), logits
 
         generator.get_candidates = get_candidates
         return generator

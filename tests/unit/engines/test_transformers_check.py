@@ -1,0 +1,103 @@
+"""When a difference from vanilla is a tie, and when it is a failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tiny_models
+from joulewise.decoding import CoGA, PromptLookup, Vanilla
+from joulewise.decoding.spec import Decoding
+from joulewise.engines.engine import Message, Request, Sampling
+from joulewise.engines.spec import TransformersSpec
+from joulewise.engines.transformers import TransformersEngine, check
+from joulewise.engines.transformers.check import judge, next_logits
+
+REQUEST = Request((Message("user", "The cat sat."),), 12, True)
+LOOKUP = PromptLookup(tokens=3)
+
+
+class Lossy(Decoding):
+    """A decoding that promises nothing."""
+
+    lossless: ClassVar[bool] = False
+    kind: Literal["lossy"] = "lossy"
+
+
+def engine_for(folder: Path, family: str = "llama", dtype: Any = "float32") -> TransformersEngine:
+    model = tiny_models.save(folder, tiny_models.build(family))
+    engine = TransformersEngine(TransformersSpec(model=model, device="cpu", dtype=dtype))
+    engine.load([])
+    return engine
+
+
+@pytest.mark.parametrize("family", tiny_models.FAMILIES)
+def test_every_width_sees_the_same_logits(tmp_path: Path, family: str) -> None:
+    """In float32 all widths agree, at every position: so each asks for the token it should ask for."""
+    engine = engine_for(tmp_path, family)
+    target, _ = engine._ready(Vanilla())
+    prompt = engine._encode(target, REQUEST.messages)
+    tokens = engine.generate(REQUEST, Vanilla()).token_ids
+    with torch.inference_mode():
+        for index in range(len(tokens)):
+            logits = [next_logits(target, prompt, tokens, index, width) for width in (1, 2, 3, 5, 20, None)]
+            assert int(logits[0].argmax()) == tokens[index]
+            for other in logits[1:]:
+                torch.testing.assert_close(other, logits[0], rtol=1e-3, atol=1e-3)
+
+
+def test_identical_sampled_and_lossy(tmp_path: Path) -> None:
+    engine = TransformersEngine(TransformersSpec(model=str(tmp_path)))  # none of these needs the model
+    assert engine.check_lossless(REQUEST, LOOKUP, [1, 2], (1, 2)).status == "identical"
+    hot = Request(REQUEST.messages, 12, sampling=Sampling(temperature=1.0))
+    assert engine.check_lossless(hot, LOOKUP, [1], [2]).note == "sampled output"
+    assert engine.check_lossless(hot, LOOKUP, [1], [2]).status == "not_checked"
+    assert engine.check_lossless(REQUEST, Lossy(), [1], [1]).status == "not_checked"
+
+
+def test_in_float32_every_difference_is_a_failure(tmp_path: Path) -> None:
+    engine = engine_for(tmp_path)
+    tokens = list(engine.generate(REQUEST, Vanilla()).token_ids)
+    wrong = [*tokens[:5], (tokens[5] + 1) % tiny_models.ROWS, *tokens[6:]]
+    verdict = engine.check_lossless(REQUEST, CoGA(tokens=3, draft="first-layers:1"), tokens, wrong)
+    assert (verdict.status, verdict.first_difference) == ("different", 5)
+    assert verdict.gap is not None
+    assert verdict.gap > 0
+    assert verdict.control is not None
+    assert verdict.control < 1e-3
+
+
+@pytest.mark.parametrize("cut", [0, 4])
+def test_an_output_that_ends_too_early_or_too_late(tmp_path: Path, cut: int) -> None:
+    engine = engine_for(tmp_path)
+    tokens = engine.generate(REQUEST, Vanilla()).token_ids
+    for pair in ((tokens, tokens[:cut]), (tokens[:cut], tokens)):
+        verdict = engine.check_lossless(REQUEST, LOOKUP, *pair)
+        assert (verdict.status, verdict.first_difference, verdict.gap) == ("different", cut, None)
+
+
+def test_a_near_tie_in_low_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_for(tmp_path, dtype="bfloat16")
+    by_width = {1: [0.0, 5.0, 5.25, 1.0], None: [0.0, 5.5, 5.25, 1.0], 4: [0.0, 5.0, 5.125, 1.0]}
+    monkeypatch.setattr(
+        check, "next_logits", lambda target, prompt, tokens, index, width: torch.tensor(by_width[width])
+    )
+    tie = engine.check_lossless(REQUEST, LOOKUP, [7, 2, 9], [7, 1, 9])
+    assert (tie.status, tie.first_difference, tie.gap, tie.control) == ("tie", 1, 0.25, 0.5)
+    third = engine.check_lossless(REQUEST, LOOKUP, [7, 2, 9], [7, 3, 9])
+    assert third.status == "different"
+    by_width[None] = by_width[4]
+    far = engine.check_lossless(REQUEST, LOOKUP, [7, 2, 9], [7, 1, 9])
+    assert (far.status, far.gap, far.control) == ("different", 0.25, 0.125)
+
+
+@given(gap=st.floats(0, 10), control=st.floats(0, 10), top_two=st.booleans(), low=st.booleans())
+def test_a_tie_needs_all_three(gap: float, control: float, top_two: bool, low: bool) -> None:
+    verdict = judge(3, gap, control, top_two=top_two, low_precision=low)
+    assert (verdict.status == "tie") == (low and top_two and gap <= control)
+    assert (verdict.first_difference, verdict.gap, verdict.control) == (3, gap, control)
