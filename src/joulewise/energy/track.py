@@ -154,8 +154,8 @@ class Track:
         last = self._points[-1]
         if time_s <= last.time_s:
             return
-        # Trapezoid. A change of power shows up late, on average by half the gap and half the time that a reading is held,
-        # at most by twice that: the average is taken as the standard uncertainty.
+        # Trapezoid. A change of power shows up late: on average by half the gap and half the time that a reading is
+        # held, at most by twice that. The average is taken as the standard uncertainty.
         gap_s = time_s - last.time_s
         sigma_j = abs(power_w - last.power_w) * (gap_s + POWER_HELD_S) / 2
         self._points.append(
