@@ -22,6 +22,9 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 REPLICATES = 4000
 """Bootstrap replicates: the ends of an interval then move by about 2 % of its half-width from seed to seed."""
 
+LARGE, REPLICATES_OF_LARGE = 1000, 1000
+"""Above so many questions, so many replicates do: 4 % of a half-width that is small itself."""
+
 MIN_QUESTIONS = 5
 """Fewer questions than this give no interval: resampling them cannot show how unlike the next question may be."""
 
@@ -69,21 +72,21 @@ def unknown_quantity(reason: str, n_questions: int = 0, n_trials: int = 0) -> Qu
     return Quantity(None, None, None, n_questions, n_trials, "unknown", reason)
 
 
-def resample(columns: Floats, seed: int = 0, replicates: int = REPLICATES) -> Floats:
+def resample(columns: Floats, seed: int = 0, replicates: int | None = None) -> Floats:
     """Column sums over bootstrap samples of the rows.
 
     Args:
         columns: shape ``(n, k)``: one row a question (with all its repeats summed), one column a quantity. All columns
             see the same samples, so what is paired stays paired.
         seed: the same seed gives the same samples for the same ``n``.
-        replicates: number of samples.
+        replicates: number of samples; if left out, as many as the number of rows calls for.
 
     Returns:
         shape ``(replicates, k)``.
     """
-    return np.concatenate(
-        [block.astype(np.float64) @ columns for block in _multiplicities(len(columns), seed, replicates)]
-    )
+    n = len(columns)
+    wanted = replicates or (REPLICATES if n <= LARGE else REPLICATES_OF_LARGE)
+    return np.concatenate([block.astype(np.float64) @ columns for block in _multiplicities(n, seed, wanted)])
 
 
 @lru_cache(maxsize=4)
