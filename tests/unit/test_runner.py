@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from joulewise.energy.meter import Meter
 
 import scripted_engine
 from fake_source import SteadySource
 from joulewise import runner
+from joulewise.energy.meter import Meter
 from joulewise.engines import ENGINES
 from joulewise.errors import EnvironmentFault, UserError
 from joulewise.ledger import load, read_ledger

@@ -1,0 +1,5 @@
+"""``python -m joulewise``."""
+
+from joulewise.cli.main import main
+
+main()
