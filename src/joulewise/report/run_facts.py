@@ -207,6 +207,7 @@ def _gpu(gpu: Mapping[str, Any]) -> str:
 
 def _sentence(text: Any) -> str:
     words = str(text).strip()
+    words = words[:1].upper() + words[1:]
     return words if words.endswith((".", "!", "?")) else f"{words}."
 
 
