@@ -1,0 +1,203 @@
+"""GSM8K, MMLU and CNN/DailyMail from small files and from a hub that is played; see also ``test_real_task_data``."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from joulewise.errors import EnvironmentFault, UserError
+from joulewise.tasks import open_task
+
+pytest.importorskip("math_verify", reason="needs the extra 'score'")
+pytest.importorskip("rouge_score", reason="needs the extra 'score'")
+
+GSM8K = [
+    {"question": "What is 2 x 600?", "answer": "2 * 600 = <<2*600=1200>>1,200\n#### 1,200"},
+    {"question": "What is 3 - 5?", "answer": "#### -2"},
+]
+MMLU: list[dict[str, Any]] = [
+    {"subject": "anatomy", "question": "Where?", "choices": ["here", "there", "up", "down"], "answer": 1},
+    {"subject": "virology", "question": "What?", "choices": ["1", "2", "3", "4"], "answer": 3},
+    {"subject": "anatomy", "question": "Who?", "choices": ["I", "you", "she", "we"], "answer": 0},
+]
+CNN_DM = [{"id": "f00", "article": "A long text.", "highlights": "A text."}]
+
+Load = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Callable[[Load], None]:
+    """Puts a package ``datasets`` in place whose ``load_dataset`` is the given function."""
+    monkeypatch.delenv("JOULEWISE_DATA", raising=False)
+
+    def install(load: Load) -> None:
+        package, exceptions = ModuleType("datasets"), ModuleType("datasets.exceptions")
+        exceptions.DatasetsError = type("DatasetsError", (Exception,), {})  # type: ignore[attr-defined]
+        package.load_dataset, package.exceptions = load, exceptions  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "datasets", package)
+        monkeypatch.setitem(sys.modules, "datasets.exceptions", exceptions)
+
+    return install
+
+
+def write(folder: Path, name: str, rows: list[dict[str, Any]]) -> Path:
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    (folder / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    return folder
+
+
+def local_mmlu() -> list[dict[str, Any]]:
+    indices = [0, 0, 1]
+    test = [
+        {**r, "split": "test", "index": i, "answer": "ABCD"[r["answer"]]} for r, i in zip(MMLU, indices, strict=True)
+    ]
+    return [*test, {**test[0], "split": "dev"}]
+
+
+def test_gsm8k_from_a_file(tmp_path: Path) -> None:
+    task = open_task("gsm8k", write(tmp_path, "gsm8k_test.jsonl", GSM8K))
+    assert [(q.question_id, q.reference) for q in task.questions()] == [("test-0", "1200"), ("test-1", "-2")]
+    assert (task.name, task.third_party, task.metric) == ("gsm8k", True, "math_match")
+    first = task.questions()[0]
+    assert "1200" not in task.messages(first)[0].content
+    assert task.score(first, "The answer is 1,200.").correct is True
+
+
+def test_gsm8k_split(tmp_path: Path) -> None:
+    task = open_task("gsm8k", write(tmp_path, "gsm8k_train.jsonl", GSM8K), {"split": "train"})
+    assert task.questions()[0].question_id == "train-0"
+    with pytest.raises(UserError, match=r"option 'split': .*found 'dev'"):
+        open_task("gsm8k", tmp_path, {"split": "dev"})
+    with pytest.raises(UserError, match="unknown option 'spilt'; did you mean 'split'"):
+        open_task("gsm8k", tmp_path, {"spilt": "train"})
+
+
+@pytest.mark.parametrize("answer", ["It is 18.", "#### many", "####", "18 ####"])
+def test_gsm8k_answer_without_a_number(tmp_path: Path, answer: str) -> None:
+    write(tmp_path, "gsm8k_test.jsonl", [*GSM8K, {"question": "?", "answer": answer}])
+    with pytest.raises(UserError, match=r"gsm8k_test\.jsonl:3: the field 'answer' does not end in"):
+        open_task("gsm8k", tmp_path)
+
+
+def test_mmlu_from_a_file(tmp_path: Path) -> None:
+    task = open_task("mmlu", write(tmp_path, "mmlu.jsonl.gz", local_mmlu()))
+    assert [(q.question_id, q.reference, q.category) for q in task.questions()] == [
+        ("anatomy-test-0", "B", "anatomy"),
+        ("virology-test-0", "D", "virology"),
+        ("anatomy-test-1", "A", "anatomy"),
+    ]
+    assert "B) there" in task.messages(task.questions()[0])[0].content
+    assert task.third_party
+    some = open_task("mmlu", tmp_path, {"subjects": ["anatomy"]})
+    assert [q.question_id for q in some.questions()] == ["anatomy-test-0", "anatomy-test-1"]
+    with pytest.raises(UserError, match="no subject 'virolgy'; did you mean 'virology'"):
+        open_task("mmlu", tmp_path, {"subjects": ["virolgy"]})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"choices": ["a", "b"]}, "'choices' is wrong"),
+        ({"answer": "E"}, "'answer' is wrong"),
+        ({"question": None}, "'question' is wrong"),
+    ],
+)
+def test_mmlu_with_a_broken_row(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    rows = local_mmlu()
+    rows[1] |= change
+    with pytest.raises(UserError, match=rf"mmlu\.jsonl\.gz:2: the field {message}"):
+        open_task("mmlu", write(tmp_path, "mmlu.jsonl.gz", rows))
+
+
+def test_cnn_dm_from_a_file(tmp_path: Path) -> None:
+    task = open_task("cnn_dm", write(tmp_path, "cnn_dm.jsonl", [{**CNN_DM[0], "origin": "elsewhere"}]))
+    (question,) = task.questions()
+    assert (question.question_id, question.category) == ("f00", "elsewhere")
+    assert task.third_party
+    assert task.score(question, "A text.").value == pytest.approx(1.0)
+
+
+def test_a_missing_field_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cnn_dm\.jsonl:1: the field 'highlights' is missing"):
+        open_task("cnn_dm", write(tmp_path, "cnn_dm.jsonl", [{"id": "f00", "article": "x"}]))
+
+
+@pytest.mark.parametrize(
+    ("name", "repository", "config", "rows"),
+    [
+        ("gsm8k", "openai/gsm8k", "main", GSM8K),
+        ("mmlu", "cais/mmlu", "all", MMLU),
+        ("cnn_dm", "abisee/cnn_dailymail", "3.0.0", CNN_DM),
+    ],
+)
+def test_hub_and_file_give_the_same_questions(
+    tmp_path: Path,
+    hub: Callable[[Load], None],
+    name: str,
+    repository: str,
+    config: str,
+    rows: list[dict[str, Any]],
+) -> None:
+    asked = []
+
+    def load(*args: str, split: str) -> list[dict[str, Any]]:
+        asked.append((*args, split))
+        return rows
+
+    hub(load)
+    from_hub = open_task(name).questions()
+    assert asked == [(repository, config, "test")]
+    file = {"gsm8k": "gsm8k_test.jsonl", "mmlu": "mmlu.jsonl.gz", "cnn_dm": "cnn_dm.jsonl"}[name]
+    from_file = open_task(name, write(tmp_path, file, local_mmlu() if name == "mmlu" else rows)).questions()
+    assert from_hub == from_file
+    assert [q.content_hash for q in from_hub] == [q.content_hash for q in from_file]
+    assert asked == [(repository, config, "test")], "a data folder keeps the hub out"
+
+
+@pytest.mark.parametrize("error", [ConnectionError("Couldn't reach it\nat all"), ValueError("no such config")])
+def test_a_hub_out_of_reach(hub: Callable[[Load], None], error: Exception) -> None:
+    def load(*args: str, split: str) -> list[dict[str, Any]]:
+        raise error
+
+    hub(load)
+    with pytest.raises(
+        EnvironmentFault, match=r"cais/mmlu .*could not be fetched.*mmlu\.jsonl\.gz .*JOULEWISE_DATA"
+    ) as e:
+        open_task("mmlu")
+    assert str(error).splitlines()[0] in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+def test_a_hubs_row_that_is_broken(hub: Callable[[Load], None]) -> None:
+    hub(lambda *args, split: [*GSM8K, {"question": "?"}])
+    with pytest.raises(UserError, match=r"openai/gsm8k \(main, test\) row 2: the field 'answer' is missing"):
+        open_task("gsm8k")
+
+
+def test_without_the_package_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JOULEWISE_DATA", raising=False)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(
+        EnvironmentFault, match=r"openai/gsm8k .*pip install 'joulewise\[datasets\]'.*gsm8k_test\.jsonl"
+    ):
+        open_task("gsm8k")
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("gsm8k", "gsm8k_test.jsonl"), ("mmlu", "mmlu.jsonl.gz"), ("cnn_dm", "cnn_dm.jsonl")]
+)
+def test_a_missing_file_is_named_with_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, file: str
+) -> None:
+    with pytest.raises(UserError, match=f"no file {file} in {tmp_path} .*given as the data folder"):
+        open_task(name, tmp_path)
+    monkeypatch.setenv("JOULEWISE_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match=r"no folder .*nowhere .*named by JOULEWISE_DATA"):
+        open_task(name)
