@@ -23,6 +23,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: importing rich for it would more than double the time of --help
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -42,11 +43,15 @@ def _root(
     """Measure, explain and cut the joules of LLM inference."""
 
 
-app.command("doctor")(doctor)
-app.command("run")(run)
-app.command("report")(report)
-app.command("meter", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(meter)
-app.command("schema")(schema)
+app.command("doctor", short_help="Tell what can be measured here and what only modelled.")(doctor)
+app.command("run", short_help="Run a plan, Trial by Trial, into a run folder.")(run)
+app.command("report", short_help="Show what runs cost, as tables and as a page.")(report)
+app.command(
+    "meter",
+    short_help="Run a command and tell its joules.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)(meter)
+app.command("schema", short_help="Print the JSON schema of plans.")(schema)
 
 
 def main() -> None:

@@ -25,7 +25,9 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out (or the plan's latest).")
     ] = False,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many questions a task.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, metavar="N", help="At most so many questions a task.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print cells, generations and an estimate of time; run nothing.")
     ] = False,
