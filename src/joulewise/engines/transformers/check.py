@@ -14,6 +14,7 @@ import torch
 from joulewise.engines.engine import LosslessCheck
 from joulewise.engines.transformers.loading import Loaded, quiet
 
+_EVERY_WIDTH_TO = 16  # above that, only the widest
 _LOW_PRECISION = (torch.bfloat16, torch.float16)
 
 
@@ -24,14 +25,15 @@ def explain_difference(
 
     ``gap`` is the difference between the target's two best logits where the outputs part, seen as vanilla sees it: the
     prompt in one forward, then one token at a time. ``control`` is the largest change of that difference when the same
-    tokens go through in other widths: all in one forward, and ``width`` at a time, as verification does it.
+    tokens go through in other widths: all in one forward, and 2, 3, ... up to ``width`` at a time, as verification does
+    it. (All of these, because bf16 logits come in coarse steps, and one width alone may change nothing.)
 
     Args:
         target: the model.
         prompt: token ids, shape ``(1, tokens)``.
         reference: vanilla's output tokens.
         output: the other decoding's.
-        width: tokens in one verification forward (drafted tokens and one more).
+        width: the most tokens of one verification forward (drafted tokens and one more).
     """
     pairs = enumerate(zip(reference, output, strict=False))
     index = next((i for i, (a, b) in pairs if a != b), None)
@@ -43,7 +45,8 @@ def explain_difference(
         logits = next_logits(target, ids, reference, index, 1)
         best, second = logits.topk(2).indices.tolist()
         gap = float(logits[best] - logits[second])
-        others = [next_logits(target, ids, output, index, w) for w in (None, width)]
+        widths = {None, width, *range(2, min(width, _EVERY_WIDTH_TO) + 1)} - {1}
+        others = [next_logits(target, ids, output, index, w) for w in widths]
     control = max(abs(float(o[best] - o[second]) - gap) for o in others)
     return judge(
         index,

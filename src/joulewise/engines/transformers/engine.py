@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from joulewise.engines.transformers.drafts import Draft
     from joulewise.engines.transformers.loading import Loaded
 
-_LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "safetensors")
+_LIBRARIES = ("transformers", "tokenizers", "accelerate", "safetensors")
 
 
 class TransformersEngine:
@@ -71,7 +71,7 @@ class TransformersEngine:
                 self._drafts[name] = open_draft(name, target)
             drafts[decoding.label] = self._drafts[name].note
         model = target.model
-        versions = {name: _version(name) for name in _LIBRARIES}
+        versions = {"torch": torch.__version__} | {name: _version(name) for name in _LIBRARIES}
         if torch.version.cuda:
             versions["cuda"] = torch.version.cuda
         return EngineInfo(
