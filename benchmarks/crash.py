@@ -150,7 +150,7 @@ def main() -> int:
         out, ledger = folder / "run", folder / "run" / "ledger.jsonl"
         command = [sys.executable, __file__, "--child", str(plan), str(out)]
         for number in range(arguments.kills):
-            kills.append(kill_once([*command, "2000"], ledger, chance.uniform(0.0, 0.6)))
+            kills.append(kill_once([*command, "2000"], ledger, chance.uniform(0.0, 3.0)))
             print(f"kill {number + 1:>3}: {kills[-1]}", flush=True)
         done = len(trial_ids(ledger))
         finish = subprocess.run([*command, str(done // 2 + 5)], capture_output=True, text=True, check=False)

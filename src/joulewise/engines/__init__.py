@@ -8,7 +8,7 @@ from joulewise.engines.engine import Engine
 from joulewise.engines.spec import EngineSpec
 
 ENGINES: dict[str, str] = {"transformers": "joulewise.engines.transformers:TransformersEngine"}
-"""The registry: ``kind`` in a plan -> ``module:callable`` that takes the spec. A new engine: one file, one line here."""
+"""The registry: ``kind`` in a plan -> ``module:callable`` that takes the spec. One file, one line each."""
 
 
 def open_engine(spec: EngineSpec) -> Engine:

@@ -14,7 +14,7 @@ import torch
 from joulewise.engines.engine import LosslessCheck
 from joulewise.engines.transformers.loading import Loaded, quiet
 
-_EVERY_WIDTH_TO = 16  # above that, only the widest
+_EVERY_WIDTH_TO = 8  # above that, only the widest
 _LOW_PRECISION = (torch.bfloat16, torch.float16)
 
 
@@ -26,7 +26,7 @@ def explain_difference(
     ``gap`` is the difference between the target's two best logits where the outputs part, seen as vanilla sees it: the
     prompt in one forward, then one token at a time. ``control`` is the largest change of that difference when the same
     tokens go through in other widths: all in one forward, and 2, 3, ... up to ``width`` at a time, as verification does
-    it. (All of these, because bf16 logits come in coarse steps, and one width alone may change nothing.)
+    it. So many, because logits in bfloat16 come in coarse steps, and a single width may happen to change nothing.
 
     Args:
         target: the model.
@@ -42,11 +42,12 @@ def explain_difference(
         return LosslessCheck("different", shorter, note="one output ends where the other goes on")
     ids = prompt.to(target.model.device)
     with quiet(), torch.inference_mode():
-        logits = next_logits(target, ids, reference, index, 1)
+        logits = next_logits(target, ids, reference, index, 0, 1)
         best, second = logits.topk(2).indices.tolist()
         gap = float(logits[best] - logits[second])
-        widths = {None, width, *range(2, min(width, _EVERY_WIDTH_TO) + 1)} - {1}
-        others = [next_logits(target, ids, output, index, w) for w in widths]
+        widths = {width, *range(2, min(width, _EVERY_WIDTH_TO) + 1)} - {1}
+        ways = {(index, 1)} | {(first, w) for w in widths for first in (w - 1, (w - 1) // 2)}
+        others = [next_logits(target, ids, output, index, *way) for way in ways]
     control = max(abs(float(o[best] - o[second]) - gap) for o in others)
     return judge(
         index,
@@ -66,7 +67,7 @@ def judge(index: int, gap: float, control: float, *, top_two: bool, low_precisio
     return LosslessCheck("tie" if gap <= control else "different", index, gap, control)
 
 
-def next_logits(target: Loaded, prompt: Any, tokens: Sequence[int], index: int, width: int | None) -> Any:
+def next_logits(target: Loaded, prompt: Any, tokens: Sequence[int], index: int, first: int, width: int) -> Any:
     """The target's logits for output token ``index``, shape ``(rows,)``, float32.
 
     Args:
@@ -74,7 +75,8 @@ def next_logits(target: Loaded, prompt: Any, tokens: Sequence[int], index: int, 
         prompt: token ids, shape ``(1, tokens)``.
         tokens: the output; the first ``index`` come before, and what follows only fills the last forward's width.
         index: which output token is asked for.
-        width: output tokens in one forward after the prompt; None puts prompt and tokens through in one.
+        first: output tokens that go through with the prompt (the first verification forward holds it and a draft).
+        width: output tokens in each forward after that.
     """
     model = target.model
     fixed: dict[str, Any] = {"use_cache": True}
@@ -86,11 +88,7 @@ def next_logits(target: Loaded, prompt: Any, tokens: Sequence[int], index: int, 
         prompt = prompt.new_tensor(
             [[target.special.get("decoder_start_token_id", target.special.get("bos_token_id", 0))]]
         )
-    if width is None:
-        whole = torch.cat((prompt, prompt.new_tensor([list(tokens[:index])])), dim=1)
-        return model(**{name: whole}, **fixed).logits[0, -1].float()
-    # The first verification forward holds the prompt and a draft.
-    done = min(width - 1, len(tokens))
+    done = min(first, len(tokens))
     outputs = model(**{name: torch.cat((prompt, prompt.new_tensor([list(tokens[:done])])), dim=1)}, **fixed)
     while done < index:
         chunk = list(tokens[done : done + width])
