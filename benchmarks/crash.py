@@ -68,10 +68,11 @@ def child(plan: Path, out: Path, limit: int) -> None:
     from joulewise import runner
     from joulewise.energy import discover
     from joulewise.plan import load_plan
+    from joulewise.schedule import Job
 
     measure = runner._Session._measure
 
-    def telling(self: runner._Session, engine: object, job: runner.Job, attempt: int) -> object:
+    def telling(self: runner._Session, engine: object, job: Job, attempt: int) -> object:
         os.write(1, f"begin {job.trial_id}\n".encode())
         return measure(self, engine, job, attempt)  # type: ignore[arg-type]
 

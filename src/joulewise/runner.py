@@ -6,12 +6,10 @@ import hashlib
 import itertools
 import json
 import os
-import random
 import signal
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,40 +18,21 @@ from types import FrameType
 
 from joulewise.decoding import Decoding, Vanilla
 from joulewise.energy.meter import Meter
-from joulewise.engines import open_engine
 from joulewise.engines.engine import Engine, EngineInfo, Generation, LosslessCheck, Message, Request
 from joulewise.environment import describe, differences
 from joulewise.errors import ContextLengthError, UserError
 from joulewise.ledger import RunFolder
-from joulewise.plan import Cell, Plan
+from joulewise.plan import Plan
 from joulewise.pollution import cpu_use, other_cores
 from joulewise.reasoning import Answer
 from joulewise.records import Check, EnergyRecord, GenerationRecord, ReadingRecord, Trial
-from joulewise.tasks import open_task
-from joulewise.tasks.task import Question, Task
+from joulewise.schedule import Job, QuestionsByTask, blocks, check_supported, open_tasks, schedule
 
 TIMELINE_S = 60.0
 """Raw readings are written to disk about so often."""
 
 KEPT_ANSWER_LENGTH = 64
 """Longer extracts of answers to others' questions may quote them, and stay out of the ledger."""
-
-QuestionsByTask = Mapping[str, tuple[Task, tuple[Question, ...]]]
-"""By task label: the task and the questions that are asked."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One Trial to be: a question in a cell, once."""
-
-    cell: Cell
-    question: Question
-    repeat: int
-
-    @property
-    def trial_id(self) -> str:
-        """Unique in a run, the same in every session of it."""
-        return f"{self.cell.cell_id}|{self.question.question_id}|{self.repeat}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,74 +76,6 @@ class RunResult:
 
     def __fspath__(self) -> str:
         return str(self.folder)
-
-
-def open_tasks(plan: Plan, data_dir: Path | None, limit: int | None) -> QuestionsByTask:
-    """Every task of the plan with the questions that are asked, by task label.
-
-    Args:
-        plan: the plan.
-        data_dir: where third-party data sets lie; None looks at ``JOULEWISE_DATA``, then the hub.
-        limit: at most so many questions a task.
-
-    Raises:
-        UserError, EnvironmentFault: a task that cannot be opened, with the reason.
-    """
-    chosen = {}
-    for spec in plan.tasks:
-        task = open_task(spec.name, data_dir)
-        questions = list(task.questions())
-        if spec.questions is not None and spec.questions > len(questions):
-            raise UserError(f"task {spec.label}: asks for {spec.questions} questions but there are {len(questions)}")
-        # A seeded shuffle and then a cut: a smaller sample is contained in a larger one.
-        random.Random(f"{plan.seed}/{spec.label}").shuffle(questions)
-        sizes = [n for n in (spec.questions, limit) if n is not None]
-        chosen[spec.label] = (task, tuple(questions[: min(sizes)] if sizes else questions))
-    return chosen
-
-
-def schedule(plan: Plan, questions: QuestionsByTask) -> list[Job]:
-    """All Trials in the order of execution: engine by engine (one is loaded at a time), then as ``plan.order`` says."""
-    jobs: list[Job] = []
-    for engine in plan.engines:
-        cells = [c for c in plan.cells() if c.engine.label == engine.label]
-        order = random.Random(f"{plan.seed}/order/{engine.label}")
-        if plan.order == "sequential":
-            jobs += [Job(c, q, r) for c in cells for r in range(plan.repeats) for q in questions[c.task.label][1]]
-            continue
-        for repeat in range(plan.repeats):
-            # A block is one question in all its cells, in random order; blocks of all tasks are mixed.
-            by_task: dict[str, list[Cell]] = defaultdict(list)
-            for cell in cells:
-                by_task[cell.task.label].append(cell)
-            blocks = [(task, question) for task in by_task for question in questions[task][1]]
-            order.shuffle(blocks)
-            for task, question in blocks:
-                jobs += [Job(c, question, repeat) for c in order.sample(by_task[task], len(by_task[task]))]
-    return jobs
-
-
-def check_supported(plan: Plan) -> dict[str, Engine]:
-    """Open (not load) every engine and make sure that it can do what the plan asks.
-
-    Raises:
-        UserError: naming every cell that an engine refuses, why, and the way out.
-    """
-    engines = {spec.label: open_engine(spec) for spec in plan.engines}
-    refusals = {
-        (c.engine.label, c.decoding.label): reason
-        for c in plan.cells()
-        if (reason := engines[c.engine.label].refuses(c.decoding)) is not None
-    }
-    if refusals:
-        raise UserError(
-            "\n".join(
-                f"engine {engine} cannot do {decoding}: {reason}; change it, or leave it out with "
-                f"`exclude: [{{engine: '{engine}', decoding: '{decoding}'}}]`"
-                for (engine, decoding), reason in refusals.items()
-            )
-        )
-    return engines
 
 
 def run(
@@ -268,7 +179,7 @@ class _Session:
         self._record_environment(label, engine.load(decodings))
         self._warm_up(engine, decodings, stop)
         self._idle_baseline(label, stop)
-        for block in _blocks(jobs):
+        for block in blocks(jobs):
             for job in block:
                 if stop.is_set():
                     return
@@ -459,12 +370,6 @@ class _Session:
             if theirs.token_ids != mine.token_ids:
                 return engine.check_lossless(request, job.cell.decoding, theirs.token_ids, mine.token_ids)
         return LosslessCheck("not_checked", note="the output could not be made again as it was")
-
-
-def _blocks(jobs: Sequence[Job]) -> Iterator[list[Job]]:
-    """Consecutive jobs that ask the same question."""
-    for _, block in itertools.groupby(jobs, key=lambda j: (j.cell.task.label, j.question.question_id, j.repeat)):
-        yield list(block)
 
 
 def _seed(plan_seed: int, question_id: str, repeat: int) -> int:

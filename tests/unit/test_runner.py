@@ -23,7 +23,8 @@ from joulewise.engines import ENGINES
 from joulewise.errors import EnvironmentFault, UserError
 from joulewise.ledger import load, read_ledger
 from joulewise.plan import Plan
-from joulewise.runner import Progress, open_tasks, run, schedule
+from joulewise.runner import Progress, run
+from joulewise.schedule import open_tasks, schedule
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import typer
 from joulewise import estimate
 from joulewise.environment import gpus
 from joulewise.plan import Plan
-from joulewise.runner import check_supported, open_tasks, schedule
+from joulewise.schedule import check_supported, open_tasks, schedule
 
 SET_UP_S = 15.0
 """Loading an engine and the libraries under it, roughly."""

@@ -1,0 +1,108 @@
+"""Which Trials, in which order? The questions of a plan's tasks and the jobs of its grid."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from joulewise.engines import open_engine
+from joulewise.engines.engine import Engine
+from joulewise.errors import UserError
+from joulewise.plan import Cell, Plan
+from joulewise.tasks import open_task
+from joulewise.tasks.task import Question, Task
+
+QuestionsByTask = Mapping[str, tuple[Task, tuple[Question, ...]]]
+"""By task label: the task and the questions that are asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One Trial to be: a question in a cell, once."""
+
+    cell: Cell
+    question: Question
+    repeat: int
+
+    @property
+    def trial_id(self) -> str:
+        """Unique in a run, the same in every session of it."""
+        return f"{self.cell.cell_id}|{self.question.question_id}|{self.repeat}"
+
+
+def open_tasks(plan: Plan, data_dir: Path | None, limit: int | None) -> QuestionsByTask:
+    """Every task of the plan with the questions that are asked, by task label.
+
+    Args:
+        plan: the plan.
+        data_dir: where third-party data sets lie; None looks at ``JOULEWISE_DATA``, then the hub.
+        limit: at most so many questions a task.
+
+    Raises:
+        UserError, EnvironmentFault: a task that cannot be opened, with the reason.
+    """
+    chosen = {}
+    for spec in plan.tasks:
+        task = open_task(spec.name, data_dir)
+        questions = list(task.questions())
+        if spec.questions is not None and spec.questions > len(questions):
+            raise UserError(f"task {spec.label}: asks for {spec.questions} questions but there are {len(questions)}")
+        # A seeded shuffle and then a cut: a smaller sample is contained in a larger one.
+        random.Random(f"{plan.seed}/{spec.label}").shuffle(questions)
+        sizes = [n for n in (spec.questions, limit) if n is not None]
+        chosen[spec.label] = (task, tuple(questions[: min(sizes)] if sizes else questions))
+    return chosen
+
+
+def schedule(plan: Plan, questions: QuestionsByTask) -> list[Job]:
+    """All Trials in the order of execution: engine by engine (one is loaded at a time), then as ``plan.order`` says."""
+    jobs: list[Job] = []
+    for engine in plan.engines:
+        cells = [c for c in plan.cells() if c.engine.label == engine.label]
+        order = random.Random(f"{plan.seed}/order/{engine.label}")
+        if plan.order == "sequential":
+            jobs += [Job(c, q, r) for c in cells for r in range(plan.repeats) for q in questions[c.task.label][1]]
+            continue
+        for repeat in range(plan.repeats):
+            # A block is one question in all its cells, in random order; blocks of all tasks are mixed.
+            by_task: dict[str, list[Cell]] = defaultdict(list)
+            for cell in cells:
+                by_task[cell.task.label].append(cell)
+            blocks = [(task, question) for task in by_task for question in questions[task][1]]
+            order.shuffle(blocks)
+            for task, question in blocks:
+                jobs += [Job(c, question, repeat) for c in order.sample(by_task[task], len(by_task[task]))]
+    return jobs
+
+
+def check_supported(plan: Plan) -> dict[str, Engine]:
+    """Open (not load) every engine and make sure that it can do what the plan asks.
+
+    Raises:
+        UserError: naming every cell that an engine refuses, why, and the way out.
+    """
+    engines = {spec.label: open_engine(spec) for spec in plan.engines}
+    refusals = {
+        (c.engine.label, c.decoding.label): reason
+        for c in plan.cells()
+        if (reason := engines[c.engine.label].refuses(c.decoding)) is not None
+    }
+    if refusals:
+        raise UserError(
+            "\n".join(
+                f"engine {engine} cannot do {decoding}: {reason}; change it, or leave it out with "
+                f"`exclude: [{{engine: '{engine}', decoding: '{decoding}'}}]`"
+                for (engine, decoding), reason in refusals.items()
+            )
+        )
+    return engines
+
+
+def blocks(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+    """Consecutive jobs that ask the same question."""
+    for _, block in itertools.groupby(jobs, key=lambda j: (j.cell.task.label, j.question.question_id, j.repeat)):
+        yield list(block)
