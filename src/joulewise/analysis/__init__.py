@@ -1,0 +1,1 @@
+"""What does it mean? Savings, costs, acceptance and lossless verdicts: pure functions of a table of Trials."""

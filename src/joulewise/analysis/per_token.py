@@ -213,7 +213,7 @@ def _per_correct(
     if per_answer.value is None:
         return per_answer
     lower = None if per_answer.lower is None or not accuracy.upper else per_answer.lower / accuracy.upper
-    reason = "no answer is correct: a lower end only"
+    reason = "no answer is correct"
     return replace(per_answer, value=None, lower=lower, upper=None, unbounded=True, reason=reason)
 
 

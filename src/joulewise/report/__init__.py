@@ -1,0 +1,1 @@
+"""How is it shown? One summary, in a terminal, on a page, as JSON."""

@@ -145,6 +145,8 @@ def _labels(axes: Any, points: Sequence[Point]) -> None:
     spots = [axes.transData.transform((p.speed.value, p.energy.value)) * scale for p in points]
     taken = [_Box(x - 6, y - 6, x + 6, y + 6) for x, y in spots]
     taken += [box for point in points for box in _bars(axes, point, scale)]
+    x_of_1, y_of_1 = axes.transData.transform((1, 1)) * scale
+    taken += [_Box(x_of_1, frame.bottom, x_of_1, frame.top), _Box(frame.left, y_of_1, frame.right, y_of_1)]
     taken.append(_Box(frame.right - 80, frame.bottom, frame.right, frame.bottom + 2.6 * _FONT))  # the corner's words
     for point, (x, y) in zip(points, spots, strict=True):
         boxes = [

@@ -70,6 +70,11 @@ class Grid:
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
 
+    @property
+    def counts_questions(self) -> bool:
+        """Whether its figures rest on samples of questions; else they are plain counts."""
+        return any(row.n is not None for row in self.rows)
+
 
 @dataclass(frozen=True, slots=True)
 class _Column:

@@ -24,6 +24,7 @@ _STYLES = {
     "not lossless": "red",
     "modelled": "yellow",
 }
+_WIDEST = 110
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -35,6 +36,7 @@ def print_summary(summary: Summary, file: IO[str] | None = None) -> None:
         file: where to; standard output if left out. What is not a terminal gets 80 columns and no colours.
     """
     console = Console(file=file, highlight=False)
+    console.width = min(console.width, _WIDEST)
     for run in summary.runs:
         _print_run(console, run, summary)
         for section in sections(summary):
@@ -62,21 +64,34 @@ def _print_run(console: Console, run: RunFacts, summary: Summary) -> None:
 
 def _print_grid(console: Console, grid: Grid) -> None:
     console.print()
-    table = Table(title=Text(grid.title, style="bold"), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    with_n = any(row.n is not None for row in grid.rows)
-    table.add_column("decoding", no_wrap=True, overflow="fold")
-    if with_n:
-        table.add_column("n", justify="right")
-    for heading in grid.columns:
-        table.add_column(heading)
+    console.print(Text(grid.title, style="bold"))
+    console.print(_table(grid))
     for task, rows in groupby(grid.rows, key=lambda row: row.task):
-        table.add_row(Text(task, style="italic"))
+        # A table of its own for each task, or a long task's name would take its room from the figures.
+        table = _table(grid, heading=False)
         for row in rows:
-            n = [] if not with_n else [Text("" if row.n is None else str(row.n), style="dim")]
-            table.add_row(Text(row.decoding), *n, *(_cell(shown) for shown in row.figures))
-    console.print(table)
+            n = [f"{row.n or 0:,}"] if grid.counts_questions else []
+            table.add_row(Text(row.decoding), *n, *(_cell(f) for f in row.figures))
+        console.print(Padding(Text(task, style="italic"), (0, 0, 0, 1)))
+        console.print(table)
+    console.print()
     for note in grid.notes:
         _note(console, note)
+
+
+def _table(grid: Grid, heading: bool = True) -> Table:
+    """An empty table of a grid: the same widths with its heading and without."""
+    table = Table(
+        box=SIMPLE_HEAD if heading else None, show_header=heading, show_edge=False, padding=(0, 1), expand=True
+    )
+    longest = max(len(row.decoding) for row in grid.rows)
+    table.add_column("decoding", width=min(24, max(8, longest)), overflow="fold")
+    if grid.counts_questions:
+        width = max(len(f"{row.n or 0:,}") for row in grid.rows)
+        table.add_column("n", justify="right", width=width, style="dim")
+    for column in grid.columns:
+        table.add_column(column, ratio=1)
+    return table
 
 
 def _cell(shown: Shown) -> Text:

@@ -135,12 +135,12 @@ def origin_phrase(origin: Origin) -> str:
 
 def headlines(section: Section, run: RunFacts) -> list[str]:
     """What the savings of a section come to, one sentence for time and one for each energy; and what drafted."""
-    drafts = [
-        f"{decoding} drafts with {draft}"
-        for engine in run.engines
-        if engine.label == section.engine
-        for decoding, draft in engine.drafts.items()
-    ]
+    decodings: dict[str, list[str]] = {}
+    for engine in run.engines:
+        if engine.label == section.engine:
+            for decoding, draft in engine.drafts.items():
+                decodings.setdefault(draft, []).append(decoding)
+    drafts = [f"{' and '.join(names)} draft{'s' * (len(names) == 1)} with {d}" for d, names in decodings.items()]
     if not section.savings:
         return drafts
     return [
