@@ -9,12 +9,16 @@ import json
 import logging
 import os
 import resource
+import signal
 import sys
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
 MEMORY_BYTES = 4 * 2**30
 """An expression that needs more (a tower of powers) ends this process and not the run."""
+
+ORPHAN_LIMIT_S = 60
+"""The parent keeps the time; should it be gone, the alarm ends a comparison that never would."""
 
 
 def main() -> None:
@@ -24,12 +28,14 @@ def main() -> None:
     print("ready", flush=True)
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     for line in sys.stdin:
-        # The parent keeps the time, so the time limits of math-verify, which need signals, are off.
+        signal.alarm(ORPHAN_LIMIT_S)
+        # math-verify's own time limits would take the alarm over; they are off.
         reference, answer = (
             parse(f"${text}$", (LatexExtractionConfig(), ExprExtractionConfig()), parsing_timeout=None)
             for text in json.loads(line)
         )
         print(int(verify(reference, answer, timeout_seconds=None)), flush=True)
+        signal.alarm(0)
 
 
 if __name__ == "__main__":
