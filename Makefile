@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 # uv, unlike pip, reads neither pip's settings nor PIP_* variables: hand on the ones that matter.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export UV_INDEX_URL ?= $(PIP_INDEX_URL)
-UV_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
+# Byte code is compiled once here: imports are slow without it, and some machines switch it off.
+UV_INSTALL := $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt
 
 .PHONY: demo test lint types format docs clean
 

@@ -213,7 +213,7 @@ class RunFolder:
         import pyarrow.parquet as pq
 
         folder = self.path / "timeline"
-        table = pa.table(
+        table = pa.Table.from_pydict(  # pa.table() would import pandas
             {
                 "time_s": pa.array([r.time_s for r in rows], pa.float64()),
                 "source_id": pa.array([r.source_id for r in rows]).dictionary_encode(),

@@ -180,18 +180,16 @@ def test_kill_9_in_the_middle_of_a_trial_loses_that_trial_alone(folder: Path) ->
     assert ledger_trials(folder)[: len(finished)] == finished
 
 
-@pytest.mark.parametrize("signals", [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGTERM)])
-def test_two_signals_stop_at_once_and_keep_every_finished_trial(
-    folder: Path, signals: tuple[signal.Signals, ...]
-) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_two_signals_stop_at_once_and_keep_every_finished_trial(folder: Path, signum: signal.Signals) -> None:
     process = blocked_run(folder)
     before = ledger_trials(folder)
-    for signum in signals:
-        process.send_signal(signum)
-        # the second signal must not merge with the first: wait until the first was handled
-        if signum is signals[0] and process.stderr is not None:
-            while "once more" not in process.stderr.readline():
-                pass
+    assert process.stderr is not None
+    process.send_signal(signum)
+    # The second signal must not merge with the first: wait until the first was handled.
+    while "once more" not in (line := process.stderr.readline()):
+        assert line, "the run ended at the first signal"
+    process.send_signal(signum)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in errors
