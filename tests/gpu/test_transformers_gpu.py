@@ -19,7 +19,7 @@ from joulewise.errors import EnvironmentFault
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
 
-NEW = 64
+NEW = 96
 DECODINGS: list[Decoding] = [CoGA(tokens=5), DyGA(tokens=8), PromptLookup(tokens=10)]
 
 
@@ -27,7 +27,7 @@ DECODINGS: list[Decoding] = [CoGA(tokens=5), DyGA(tokens=8), PromptLookup(tokens
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """A random model large enough for kernels to differ between widths, and a draft that often agrees with it."""
     torch.manual_seed(0)
-    shape = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 12}
+    shape = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 6, "num_attention_heads": 12}
     config = LlamaConfig(**tiny_models.TOKENS, **shape, initializer_range=0.08, tie_word_embeddings=False)
     model = LlamaForCausalLM(config).eval()
     folder = tmp_path_factory.mktemp("llama")
@@ -57,7 +57,7 @@ def test_auto_is_bfloat16_on_the_gpu(opened: tuple[TransformersEngine, EngineInf
 def test_a_difference_in_low_precision_is_a_tie(opened: tuple[TransformersEngine, EngineInfo]) -> None:
     engine, _ = opened
     statuses: Counter[str] = Counter()
-    for number in range(6):
+    for number in (10, 12):
         request = ask(f"prompt {number}")
         vanilla = engine.generate(request, Vanilla())
         for decoding in DECODINGS:
@@ -67,7 +67,7 @@ def test_a_difference_in_low_precision_is_a_tie(opened: tuple[TransformersEngine
             statuses[check.status] += 1
     print(statuses)
     assert statuses["different"] == 0
-    assert statuses["identical"] > 0
+    assert statuses["tie"] > 0  # else this model and these prompts test nothing
 
 
 def test_a_wrong_token_is_no_tie(opened: tuple[TransformersEngine, EngineInfo]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import repeat
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -11,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny_models
-from joulewise.decoding import CoGA, PromptLookup, Vanilla
+from joulewise.decoding import PromptLookup, Vanilla
 from joulewise.decoding.spec import Decoding
-from joulewise.engines.engine import Message, Request, Sampling
+from joulewise.engines.engine import LosslessCheck, Message, Request, Round, Sampling
 from joulewise.engines.spec import TransformersSpec
 from joulewise.engines.transformers import TransformersEngine, check
 from joulewise.engines.transformers.check import judge, next_logits
@@ -45,7 +47,16 @@ def test_every_width_sees_the_same_logits(tmp_path: Path, family: str) -> None:
     tokens = engine.generate(REQUEST, Vanilla()).token_ids
     with torch.inference_mode():
         for index in range(len(tokens)):
-            logits = [next_logits(target, prompt, tokens, index, width) for width in (1, 2, 3, 5, 20, None)]
+            ways: list[Iterable[Round]] = [
+                repeat(Round(0, 0)),
+                repeat(Round(1, 1)),
+                repeat(Round(2, 0)),
+                repeat(Round(4, 2)),
+                [Round(3, 0), Round(0, 0), Round(5, 5), Round(1, 0), Round(9, 9)],
+                [Round(20, 20)],
+                [Round(index, index)],
+            ]
+            logits = [next_logits(target, prompt, tokens, index, way) for way in ways]
             assert int(logits[0].argmax()) == tokens[index]
             for other in logits[1:]:
                 torch.testing.assert_close(other, logits[0], rtol=1e-3, atol=1e-3)
@@ -64,7 +75,7 @@ def test_in_float32_every_difference_is_a_failure(tmp_path: Path) -> None:
     engine = engine_for(tmp_path)
     tokens = list(engine.generate(REQUEST, Vanilla()).token_ids)
     wrong = [*tokens[:5], (tokens[5] + 1) % tiny_models.ROWS, *tokens[6:]]
-    verdict = engine.check_lossless(REQUEST, CoGA(tokens=3, draft="first-layers:1"), tokens, wrong)
+    verdict = engine.check_lossless(REQUEST, LOOKUP, tokens, wrong)
     assert (verdict.status, verdict.first_difference) == ("different", 5)
     assert verdict.gap is not None
     assert verdict.gap > 0
@@ -81,25 +92,50 @@ def test_an_output_that_ends_too_early_or_too_late(tmp_path: Path, cut: int) -> 
         assert (verdict.status, verdict.first_difference, verdict.gap) == ("different", cut, None)
 
 
+def test_rounds_that_end_too_early(tmp_path: Path) -> None:
+    engine = engine_for(tmp_path)
+    target, _ = engine._ready(Vanilla())
+    with pytest.raises(ValueError, match="end before output token 5"):
+        next_logits(target, torch.tensor([[5, 6]]), [7] * 9, 5, [Round(2, 2), Round(0, 0)])
+
+
 def test_a_near_tie_in_low_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_for(tmp_path, dtype="bfloat16")
-    steady = [0.0, 5.0, 5.125, 1.0]
-    by_width: dict[int | None, list[float]] = {1: [0.0, 5.0, 5.25, 1.0], None: steady, 2: steady, 4: steady}
-    by_width[3] = [0.0, 5.5, 5.25, 1.0]  # one width among those that verification may have is enough
-    monkeypatch.setattr(
-        check, "next_logits", lambda target, prompt, tokens, index, width: torch.tensor(by_width[width])
-    )
+    seen = {"one": [0.0, 5.0, 5.25, 1.0], "wide": [0.0, 5.5, 5.25, 1.0], "other": [0.0, 5.0, 5.125, 1.0]}
+
+    def logits(target: Any, prompt: Any, tokens: Any, index: int, rounds: Iterable[Round]) -> torch.Tensor:
+        names = {Round(0, 0): "one", Round(LOOKUP.tokens, LOOKUP.tokens): "wide"}
+        return torch.tensor(seen[names.get(next(iter(rounds)), "other")])
+
+    monkeypatch.setattr(check, "next_logits", logits)
     tie = engine.check_lossless(REQUEST, LOOKUP, [7, 2, 9], [7, 1, 9])
-    assert (tie.status, tie.first_difference, tie.gap, tie.control) == ("tie", 1, 0.25, 0.5)
+    assert (tie.status, tie.first_difference, tie.gap, tie.control, tie.note) == ("tie", 1, 0.25, 0.5, None)
     third = engine.check_lossless(REQUEST, LOOKUP, [7, 2, 9], [7, 3, 9])
-    assert third.status == "different"
-    by_width[3] = steady
+    assert (third.status, third.gap, third.note) == ("different", 4.25, "1 more token(s) lie between the two")
+    seen["wide"] = seen["other"]
     far = engine.check_lossless(REQUEST, LOOKUP, [7, 2, 9], [7, 1, 9])
     assert (far.status, far.gap, far.control) == ("different", 0.25, 0.125)
 
 
-@given(gap=st.floats(0, 10), control=st.floats(0, 10), top_two=st.booleans(), low=st.booleans())
-def test_a_tie_needs_all_three(gap: float, control: float, top_two: bool, low: bool) -> None:
-    verdict = judge(3, gap, control, top_two=top_two, low_precision=low)
-    assert (verdict.status == "tie") == (low and top_two and gap <= control)
+def test_the_rounds_widths_count_where_the_output_comes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And only there: other rounds say nothing about this output."""
+    engine = engine_for(tmp_path, dtype="bfloat16")
+    true = engine.generate(REQUEST, LOOKUP)
+    seen: list[tuple[Round, ...]] = []
+
+    def remember(*arguments: Any) -> LosslessCheck:
+        seen.append(arguments[-1])
+        return LosslessCheck("tie")
+
+    monkeypatch.setattr(check, "explain_difference", remember)
+    other = ((true.token_ids[0] + 1) % tiny_models.ROWS, *true.token_ids[1:])
+    engine.check_lossless(REQUEST, LOOKUP, other, true.token_ids)
+    engine.check_lossless(REQUEST, LOOKUP, true.token_ids, other)
+    assert seen == [true.rounds, ()]
+
+
+@given(gap=st.floats(0, 10), control=st.floats(0, 10), better=st.integers(0, 3), low=st.booleans())
+def test_a_tie_needs_low_precision_and_a_small_gap(gap: float, control: float, better: int, low: bool) -> None:
+    verdict = judge(3, gap, control, better=better, low_precision=low)
+    assert (verdict.status == "tie") == (low and gap <= control)
     assert (verdict.first_difference, verdict.gap, verdict.control) == (3, gap, control)

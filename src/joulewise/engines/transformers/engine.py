@@ -169,7 +169,9 @@ class TransformersEngine:
 
         target, _ = self._ready(Vanilla())
         width = decoding.tokens + 1 if isinstance(decoding, CoGA | DyGA | PromptLookup) else 1
-        return explain_difference(target, self._encode(target, request.messages), reference, output, width)
+        again = self.generate(request, decoding)
+        rounds = again.rounds if again.token_ids == tuple(output) else ()
+        return explain_difference(target, self._encode(target, request.messages), reference, output, width, rounds)
 
     def close(self) -> None:
         """Free the device memory. Idempotent."""

@@ -51,6 +51,11 @@ class Loaded:
         return getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
 
     @property
+    def decoder_start(self) -> int:
+        """The token that an encoder-decoder's output follows."""
+        return self.special.get("decoder_start_token_id", self.special.get("bos_token_id", 0))
+
+    @property
     def vocabulary_rows(self) -> int:
         """Rows of the output layer, padding included."""
         return int(self.model.config.get_text_config(decoder=True).vocab_size)
