@@ -225,6 +225,23 @@ def test_prompt_lookup_finds_what_stood_earlier(llama: TransformersEngine) -> No
     assert alone.rounds[0].drafted == 0
 
 
+def test_prompt_lookup_leaves_room_for_the_bonus_at_the_length_limit(tmp_path: Path) -> None:
+    """On a model that writes one token for ever, so that every lookup is right to its end."""
+    model = tiny_models.build("llama")
+    model.get_output_embeddings().weight.data.zero_()
+    engine = started(tiny_models.save(tmp_path, model))
+    for new in range(1, 16):
+        generation = engine.generate(ask("ab", new), PromptLookup(tokens=4))
+        assert generation.output_tokens == new
+        assert generation.wasted_tokens == 0
+        left = new
+        for r in generation.rounds:
+            assert r.accepted == r.drafted <= left - 1
+            left -= r.accepted + 1
+        assert left == 0
+        assert new < 8 or generation.accepted > 0
+
+
 @pytest.mark.parametrize("family", tiny_models.FAMILIES)
 @pytest.mark.parametrize("at", [0, 4, 9])
 def test_the_end_token_ends_every_decoding_alike(

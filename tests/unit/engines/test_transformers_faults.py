@@ -68,6 +68,14 @@ def test_what_is_refused_is_not_loaded_or_run(folder: str, tmp_path: Path) -> No
         t5.generate(ask("abc"), PromptLookup())
 
 
+def test_a_state_that_cannot_be_rolled_back(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = load(folder)
+    target, _ = engine._ready(Vanilla())
+    monkeypatch.setattr(type(target.model), "_is_stateful", True)
+    assert engine.refuses(Vanilla()) is None
+    assert "rolled back" in str(engine.refuses(PromptLookup()))
+
+
 def test_opening_and_refusing_load_no_torch(folder: str) -> None:
     code = (
         "import sys\n"

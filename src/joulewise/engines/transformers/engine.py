@@ -44,6 +44,8 @@ class TransformersEngine:
             )
         if draft and draft.startswith("first-layers:") and not re.fullmatch(r"first-layers:[1-9]\d*", draft):
             return f"draft {draft!r} is not of the form first-layers:N with N from 1"
+        if not isinstance(decoding, Vanilla) and self._target is not None and self._target.model._is_stateful:
+            return f"{self._spec.model} keeps a state that cannot be rolled back, as {decoding.label} would need"
         if isinstance(decoding, PromptLookup) and self._encoder_decoder():
             return (
                 "prompt lookup looks for drafts in the decoder's tokens alone, and an encoder-decoder such as "
