@@ -218,6 +218,7 @@ def test_closing_frees_the_model(folder: str) -> None:
 
 
 TEMPLATE = (
+    "{% if messages[0].role == messages[1].role %}{{ raise_exception('no, no') }}{% endif %}"
     "{% for m in messages %}<s>{{ m.role[0] }} {{ m.content }}</s>{% endfor %}"
     "{% if add_generation_prompt %}<s>a {% endif %}"
 )
@@ -228,6 +229,10 @@ def test_the_chat_template_is_applied_where_there_is_one(tmp_path: Path, folder:
     chat = load(tiny_models.save(tmp_path, model, tiny_models.tokenizer(chat_template=TEMPLATE)))
     turns = (Message("system", "be"), Message("user", "hi"))
     assert chat.generate(Request(turns, 2), Vanilla()).prompt_tokens == len("<s be>") + len("<u hi>") + len("<a ")
+    begun = (*turns, Message("assistant", "so"))
+    assert chat.generate(Request(begun, 2), Vanilla()).prompt_tokens == len("<s be>") + len("<u hi>") + len("<a so")
+    with pytest.raises(UserError, match="refuses the roles user, user: no, no"):
+        chat.generate(Request((turns[1], turns[1]), 2), Vanilla())
     plain = load(folder)
     assert plain.generate(Request(turns, 2), Vanilla()).prompt_tokens == len("be\n\nhi")
 

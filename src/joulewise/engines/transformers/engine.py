@@ -208,13 +208,19 @@ class TransformersEngine:
         """The prompt's token ids, shape ``(1, tokens)``, on the CPU."""
         tokenizer = target.tokenizer
         if tokenizer.chat_template and not target.encoder_decoder:
+            from jinja2 import TemplateError
+
             unfinished = messages[-1].role == "assistant"
-            text = tokenizer.apply_chat_template(
-                [{"role": m.role, "content": m.content} for m in messages],
-                tokenize=False,
-                add_generation_prompt=not unfinished,
-                continue_final_message=unfinished,
-            )
+            try:
+                text = tokenizer.apply_chat_template(
+                    [{"role": m.role, "content": m.content} for m in messages],
+                    tokenize=False,
+                    add_generation_prompt=not unfinished,
+                    continue_final_message=unfinished,
+                )
+            except TemplateError as error:
+                roles = ", ".join(m.role for m in messages)
+                raise UserError(f"The chat template of {target.name} refuses the roles {roles}: {error}.") from error
             ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
         else:
             text = "\n\n".join(m.content for m in messages)
