@@ -107,7 +107,13 @@ def test_signals_are_passed_on(number: signal.Signals) -> None:
     command = [*JOULEWISE, "meter", "--", sys.executable, "-c", SIGNALLED]
     # In a session of its own it has no terminal, so nothing but the meter can send the signal on.
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # What the tests' own parent ignores (a background job, nohup) would be ignored here too.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -131,6 +137,7 @@ def test_ctrl_c_at_a_terminal_reaches_the_command_once() -> None:
     )
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.execv(sys.executable, [*JOULEWISE, "meter", "--", sys.executable, "-c", counting])
     try:
         read_until(terminal, b"ready")
