@@ -140,12 +140,12 @@ class RunFolder:
 
     def _open(self, plan: Plan, resume: bool) -> LedgerContent:
         plan_file = self.path / "plan.yaml"
-        started = plan_file.exists()
-        if started and not resume:
+        content = read_ledger(self.path / LEDGER)
+        if content.trials and not resume:
             raise UserError(f"{self.path}: holds a run; go on with --resume, or choose another with --out")
-        if resume and not started:
+        if resume and not plan_file.exists():
             raise UserError(f"{self.path}: there is no run to resume here; leave out --resume to start one")
-        if started:
+        if resume:
             before = load_yaml(plan_file, Plan)
             if before.content_hash != plan.content_hash:
                 changed = ", ".join(n for n in Plan.model_fields if getattr(before, n) != getattr(plan, n))
@@ -154,8 +154,10 @@ class RunFolder:
                     "restore the plan, or start a new run with --out"
                 )
         else:
+            # A run that failed before its first Trial (no such model, say) leaves nothing that is worth keeping.
+            for left_over in ("environment.json", "idle.json"):
+                (self.path / left_over).unlink(missing_ok=True)
             self.write("plan.yaml", yaml.safe_dump(plan.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
-        content = read_ledger(self.path / LEDGER)
         if content.torn:
             with _told(self.path):
                 with open(self.path / f"{LEDGER}.torn", "ab") as keep:

@@ -75,6 +75,14 @@ def test_a_run_ends_in_tables_and_a_page(folder: Path) -> None:
     assert json.loads(again.stdout)
 
 
+def test_outputs_that_differ_from_vanilla_are_told_loudly(folder: Path) -> None:
+    (folder / "plan.yaml").write_text(PLAN.replace("{kind: coga, tokens: 5}", "prompt_lookup"))
+    (folder / "words.jsonl").write_text('{"id": "q0", "text": "DIFFER", "answer": "1"}\n')
+    done = joulewise(folder, "run", "plan.yaml", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert "1 outputs of lossless decodings differ from vanilla's beyond near-ties" in done.stderr
+
+
 def test_json_output_is_json_alone(folder: Path) -> None:
     done = joulewise(folder, "run", "plan.yaml", "--out", "out", "--limit", "2", "--json")
     assert done.returncode == 0, done.stderr

@@ -134,9 +134,19 @@ def test_two_runs_in_one_folder_refuse_each_other(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_a_run_is_not_written_over(tmp_path: Path) -> None:
-    RunFolder(tmp_path / "run", PLAN, resume=False).close()
+    with RunFolder(tmp_path / "run", PLAN, resume=False) as run:
+        run.append(trial(0))
     with pytest.raises(UserError, match="--resume"):
         RunFolder(tmp_path / "run", PLAN, resume=False)
+
+
+def test_a_run_that_failed_before_its_first_trial_is_started_anew(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", PLAN, resume=False) as run:
+        run.write_json("environment.json", {"python": "0.0"})
+    other = PLAN.model_copy(update={"seed": 7})
+    RunFolder(tmp_path / "run", other, resume=False).close()
+    assert not (tmp_path / "run" / "environment.json").exists()
+    RunFolder(tmp_path / "run", other, resume=True).close()
 
 
 def test_resuming_nothing_is_refused(tmp_path: Path) -> None:

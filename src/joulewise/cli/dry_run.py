@@ -53,7 +53,8 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, json_output: b
         typer.echo(json.dumps(result, indent=2))
         return
     console = Console()
-    table = Table("cell", box=None)
+    table = Table(box=None)
+    table.add_column("cell", overflow="fold")
     for column in ("generations", "tokens each, at most", "about"):
         table.add_column(column, justify="right")
     for row in rows:

@@ -62,6 +62,11 @@ def run(
         from joulewise.cli.report import show_runs
 
         show_runs([folder], quiet=json_output)
+    if result.different:
+        typer.echo(
+            f"{result.different} outputs of lossless decodings differ from vanilla's beyond near-ties: do not trust them.",
+            err=True,
+        )
     if result.interrupted:
         raise typer.Exit(130)
 
