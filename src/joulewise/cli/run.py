@@ -64,7 +64,7 @@ def run(
         show_runs([folder], quiet=json_output)
     if result.different:
         typer.echo(
-            f"{result.different} outputs of lossless decodings differ from vanilla's beyond near-ties: do not trust them.",
+            f"{result.different} outputs of lossless decodings differ from vanilla's beyond near-ties: distrust them.",
             err=True,
         )
     if result.interrupted:
