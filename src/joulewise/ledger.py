@@ -117,6 +117,8 @@ class RunFolder:
         """
         self.path = path
         self.notices: list[str] = []
+        if resume and not (path / "plan.yaml").exists():
+            raise UserError(f"{path}: there is no run to resume here; leave out --resume to start one")
         with _told(path):
             path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(path / "run.lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -143,8 +145,6 @@ class RunFolder:
         content = read_ledger(self.path / LEDGER)
         if content.trials and not resume:
             raise UserError(f"{self.path}: holds a run; go on with --resume, or choose another with --out")
-        if resume and not plan_file.exists():
-            raise UserError(f"{self.path}: there is no run to resume here; leave out --resume to start one")
         if resume:
             before = load_yaml(plan_file, Plan)
             if before.content_hash != plan.content_hash:
@@ -265,7 +265,7 @@ def latest_run_folder(plan: Plan) -> Path:
     Raises:
         UserError: there is none.
     """
-    earlier = sorted(Path("runs").glob(f"{plan.name}-[0-9]*-[0-9]*"))
+    earlier = [f.parent for f in sorted(Path("runs").glob(f"{plan.name}-[0-9]*-[0-9]*/{LEDGER}")) if f.stat().st_size]
     if not earlier:
         raise UserError(f"runs: no earlier run of the plan '{plan.name}' to resume; name its folder with --out")
     return earlier[-1]

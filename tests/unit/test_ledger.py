@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulewise.errors import EnvironmentFault, UserError
-from joulewise.ledger import LEDGER, RunFolder, load, read_ledger
+from joulewise.ledger import LEDGER, RunFolder, latest_run_folder, load, read_ledger
 from joulewise.plan import Plan
 from joulewise.records import Check, EnergyRecord, GenerationRecord, Trial
 
@@ -152,6 +152,15 @@ def test_a_run_that_failed_before_its_first_trial_is_started_anew(tmp_path: Path
 def test_resuming_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no run to resume"):
         RunFolder(tmp_path / "run", PLAN, resume=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_latest_run_is_the_latest_that_got_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with RunFolder(Path("runs/test-20260101-000000"), PLAN, resume=False) as run:
+        run.append(trial(0))
+    RunFolder(Path("runs/test-20260102-000000"), PLAN, resume=False).close()
+    assert latest_run_folder(PLAN) == Path("runs/test-20260101-000000")
 
 
 def test_resuming_with_another_plan_names_what_differs(tmp_path: Path) -> None:
