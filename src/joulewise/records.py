@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from joulewise.energy.reading import ComponentEnergy, ComponentName, Energy, Provenance, Reading
 from joulewise.engines.engine import CheckStatus, FinishReason, Generation, LosslessCheck
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised when a line's meaning changes; a reader refuses lines of a newer version."""
 
 
@@ -121,6 +121,7 @@ class Trial(Record):
         started_at: wall-clock time, ISO 8601 UTC; an anchor only, durations come from the monotonic clock.
         start_s, end_s: monotonic ends of the energy window.
         readings_start, readings_end: raw counter readings at the window's ends.
+        score_note: how the answer failed, where the scorer can say so ("timed out").
         other_cpu_cores: cores' worth of CPU time that other processes used meanwhile; None if not known.
         polluted: whether that was above the plan's limit.
         attempt: 0, or the number of the rerun that replaces an earlier polluted Trial.
@@ -154,6 +155,7 @@ class Trial(Record):
     correct: bool | None = None
     extracted: str | None = None
     metric: str | None = None
+    score_note: str | None = None
     other_cpu_cores: float | None = None
     polluted: bool = False
 

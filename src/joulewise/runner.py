@@ -27,6 +27,7 @@ from joulewise.pollution import cpu_use, other_cores
 from joulewise.reasoning import Answer
 from joulewise.records import Check, EnergyRecord, GenerationRecord, ReadingRecord, Trial
 from joulewise.schedule import Job, QuestionsByTask, blocks, check_supported, open_tasks, schedule
+from joulewise.tasks.task import question_hash
 
 TIMELINE_S = 60.0
 """Raw readings are written to disk about so often."""
@@ -271,7 +272,7 @@ class _Session:
             reasoning=cell.reasoning.label,
             task=cell.task.label,
             question_id=question.question_id,
-            question_hash=question.content_hash,
+            question_hash=question_hash(task, question),
             category=question.category,
             repeat=job.repeat,
             sequence=next(self.sequence),
@@ -302,6 +303,7 @@ class _Session:
                 "correct": score.correct,
                 "extracted": score.extracted if keep_text or short else None,
                 "metric": score.metric,
+                "score_note": score.note,
             }
         )
 
@@ -319,7 +321,7 @@ class _Session:
             seed=_seed(self.plan.seed, question.question_id, job.repeat),
         )
         return cell.reasoning.answer(
-            task.messages(question), template, lambda request: engine.generate(request, cell.decoding)
+            task.turns(question), template, lambda request: engine.generate(request, cell.decoding)
         )
 
     def _reference(self, job: Job) -> Job | None:

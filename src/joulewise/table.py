@@ -58,6 +58,7 @@ SCHEMA = pa.schema(
         ("correct", pa.bool_()),
         ("extracted", pa.string()),
         ("metric", pa.string()),
+        ("score_note", pa.string()),
         ("other_cpu_cores", pa.float64()),
         ("polluted", pa.bool_()),
         ("check_status", pa.string()),

@@ -19,7 +19,7 @@ class Answer:
     """What a reasoning made of a question.
 
     Args:
-        text: the text that is scored.
+        text: the text that is scored, that of the last turn.
         requests: the requests it made, in order.
         generations: their results, in the same order.
     """
@@ -45,11 +45,11 @@ class Reasoning(BaseModel, ABC):
         return self.kind
 
     @abstractmethod
-    def answer(self, messages: tuple[Message, ...], template: Request, ask: Ask) -> Answer:
+    def answer(self, turns: tuple[tuple[Message, ...], ...], template: Request, ask: Ask) -> Answer:
         """Answer one question.
 
         Args:
-            messages: the task's prompt.
+            turns: what the user says, turn by turn (``Task.turns``); a later turn follows the answer to the one before.
             template: a Request with the cell's token budget, stop rule, sampling and seed, its messages empty.
             ask: runs one Request.
         """

@@ -44,9 +44,9 @@ class PromptTask:
         """All questions, in a stable order."""
         return self.items
 
-    def messages(self, question: Question) -> tuple[Message, ...]:
-        """One user message."""
-        return (Message("user", self.prompt(question)),)
+    def turns(self, question: Question) -> tuple[tuple[Message, ...], ...]:
+        """One turn of one user message."""
+        return ((Message("user", self.prompt(question)),),)
 
     def score(self, question: Question, text: str) -> Score:
         """Score the model's text."""

@@ -29,28 +29,24 @@ class Question:
     category: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def content_hash(self) -> str:
-        """SHA-256 (16 hex digits) of text and reference: shows that two runs asked the same."""
-        whole = json.dumps([self.text, self.reference, dict(self.extra)], sort_keys=True, ensure_ascii=False)
-        return hashlib.sha256(whole.encode()).hexdigest()[:16]
-
 
 @dataclass(frozen=True, slots=True)
 class Score:
     """What an answer is worth.
 
     Args:
-        value: between 0 and 1.
+        value: between 0 and 1; None where nothing scores the answer (``metric`` is then ``unscored``).
         correct: right or wrong where the task has such a notion, else None (a summary).
         extracted: what was taken from the text as the answer; None if nothing could be (then it is wrong).
         metric: such as ``exact_match``, ``letter_match``, ``rouge_l``.
+        note: how the answer failed, in a few words, where the scorer can say so ("timed out").
     """
 
-    value: float
+    value: float | None
     correct: bool | None
     extracted: str | None
     metric: str
+    note: str | None = None
 
 
 class Task(Protocol):
@@ -85,10 +81,17 @@ class Task(Protocol):
         """All questions, in a stable order."""
         ...
 
-    def messages(self, question: Question) -> tuple[Message, ...]:
-        """The prompt for one question."""
+    def turns(self, question: Question) -> tuple[tuple[Message, ...], ...]:
+        """What the user says, turn by turn: the messages that each turn adds. Most tasks have one turn."""
         ...
 
     def score(self, question: Question, text: str) -> Score:
-        """Score the model's text. Never raises for anything a model may write."""
+        """Score the model's text, that of the last turn. Never raises for anything a model may write."""
         ...
+
+
+def question_hash(task: Task, question: Question) -> str:
+    """SHA-256 (16 hex digits) of prompt, reference and extras: shows that two runs asked the same in the same words."""
+    said = [[(m.role, m.content) for m in turn] for turn in task.turns(question)]
+    whole = json.dumps([said, question.reference, dict(question.extra)], sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(whole.encode()).hexdigest()[:16]

@@ -36,7 +36,7 @@ def test_the_plain_case(tmp_path: Path) -> None:
     assert (task.name, task.third_party, task.metric, task.max_new_tokens) == ("capitals", False, "exact_match", 12)
     first, second = task.questions()
     assert (first.question_id, first.reference, first.category) == ("row-0", "Paris", None)
-    assert task.messages(second)[0].content == "What is the capital of Japan? Name the city only."
+    assert task.turns(second)[0][0].content == "What is the capital of Japan? Name the city only."
     assert task.score(first, " paris\n").correct is True
     assert task.score(first, "Lyon").correct is False
     assert task.source == "custom task capitals.yaml"
@@ -55,12 +55,12 @@ def test_a_list_becomes_lettered_options_and_double_braces_stay(tmp_path: Path) 
         "exact", "letter"
     )
     task = open_task(write(tmp_path, text, [{"country": "Peru", "options": ["Lima", "Cusco"], "capital": "A"}]))
-    assert task.messages(task.questions()[0])[0].content == "What is the capital of Peru? {letter}\nA) Lima\nB) Cusco"
+    assert task.turns(task.questions()[0])[0][0].content == "What is the capital of Peru? {letter}\nA) Lima\nB) Cusco"
 
 
 def test_braces_in_a_row_stay_as_they_are(tmp_path: Path) -> None:
     task = open_task(write(tmp_path, rows=[{"country": "{capital}", "capital": "x"}]))
-    assert "{capital}" in task.messages(task.questions()[0])[0].content
+    assert "{capital}" in task.turns(task.questions()[0])[0][0].content
 
 
 @pytest.mark.parametrize(

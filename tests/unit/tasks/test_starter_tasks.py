@@ -92,7 +92,7 @@ def test_each_task_is_large_enough_and_its_references_score_one(name: str) -> No
         assert score.value == pytest.approx(1.0), question.question_id
         assert score.metric == task.metric
         assert task.score(question, "").value == 0.0
-        (message,) = task.messages(question)
+        (message,) = task.turns(question)[0]
         assert message.role == "user"
         assert question.text in message.content
     assert task.questions() == questions
@@ -120,7 +120,7 @@ def test_choices_are_four_different_ones_and_letters_are_balanced() -> None:
 def test_choice_prompts_show_every_option_and_no_answer_key() -> None:
     task = open_task("starter-choice")
     for question in task.questions():
-        content = task.messages(question)[0].content
+        content = task.turns(question)[0][0].content
         assert [line[:2] for line in content.splitlines() if re.match(r"[A-Z]\)", line)] == ["A)", "B)", "C)", "D)"]
         assert all(choice in content for choice in question.extra["choices"])
 
