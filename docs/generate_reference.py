@@ -1,0 +1,262 @@
+"""Write docs/reference/ anew from the code: `make docs`. A test fails when the pages lag behind it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import typer
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+import joulewise
+from joulewise import errors
+from joulewise.cli.main import app
+from joulewise.decoding import DECODINGS
+from joulewise.docstring import parse_docstring
+from joulewise.energy.sources import SOURCES
+from joulewise.engines import ENGINES
+from joulewise.engines.spec import TransformersSpec
+from joulewise.plan import Exclusion, Plan, Pollution, SamplingSpec, Stop, TaskSpec
+from joulewise.reasoning import REASONINGS
+from joulewise.records import Check, EnergyRecord, GenerationRecord, ReadingRecord, Trial
+from joulewise.table import SCHEMA
+from joulewise.tasks import GROUPS, TASKS
+from joulewise.tasks.custom import CustomTask
+
+FOLDER = Path(__file__).parent / "reference"
+WRITTEN = "<!-- Written by docs/generate_reference.py (`make docs`); change the code's docstrings instead. -->"
+
+
+def pages() -> dict[Path, str]:
+    """Every page and its text."""
+    texts = {
+        "commands": commands_page(),
+        "plan": plan_page(),
+        "tasks": tasks_page(),
+        "run-folder": run_folder_page(),
+        "python": python_page(),
+    }
+    return {FOLDER / f"{name}.md": text.rstrip() + "\n" for name, text in texts.items()}
+
+
+def commands_page() -> str:
+    """The command line."""
+    lines = ["# Commands", "", WRITTEN, "", f"{app.info.help} {app.info.epilog}", ""]
+    for info in app.registered_commands:
+        assert info.callback is not None
+        hints = get_type_hints(info.callback, include_extras=True)
+        rows, usage = [], []
+        for name in inspect.signature(info.callback).parameters:
+            kind, option = hints[name].__origin__, hints[name].__metadata__[0]
+            metavar = option.metavar or ("" if kind is bool else _type(kind).split(" or ")[0].upper())
+            if isinstance(option, typer.models.ArgumentInfo):
+                title = f"`{metavar}`"
+                usage.append(metavar)
+            else:
+                named = [
+                    o for o in (option.default, *(option.param_decls or ())) if isinstance(o, str) and o[:1] == "-"
+                ]
+                title = ", ".join(f"`{o}`" for o in named or [f"--{name.replace('_', '-')}"])
+                title += f" `{metavar}`" if metavar else ""
+            rows.append(f"| {_cell(title)} | {_cell(option.help or '')} |")
+        lines += [
+            f"## joulewise {info.name}",
+            "",
+            "```",
+            " ".join(["joulewise", str(info.name), "[OPTIONS]", *usage]),
+            "```",
+        ]
+        lines += ["", inspect.cleandoc(info.callback.__doc__ or ""), ""]
+        if rows:
+            lines += ["| argument or option | meaning |", "| --- | --- |", *rows, ""]
+        lines += [str(info.epilog), ""] if info.epilog else []
+    return "\n".join(lines)
+
+
+def plan_page() -> str:
+    """Every key of a plan."""
+    lines = ["# Plans", "", WRITTEN, "", "A plan is a YAML file. Its JSON schema, for editors: `joulewise schema`.", ""]
+    lines += _model("The plan", Plan)
+    for title, model in [
+        ("engines, kind transformers", TransformersSpec),
+        *((f"decodings, kind {kind}", spec) for kind, spec in DECODINGS.items()),
+        *((f"reasonings, kind {kind}", spec) for kind, spec in REASONINGS.items()),
+        ("tasks", TaskSpec),
+        ("sampling", SamplingSpec),
+        ("stop", Stop),
+        ("exclude", Exclusion),
+        ("pollution", Pollution),
+    ]:
+        lines += _model(title, model)
+    return "\n".join(lines)
+
+
+def tasks_page() -> str:
+    """The shipped tasks, and the file of a custom one."""
+    lines = ["# Tasks", "", WRITTEN, "", "Prompts, scorers and sources: [tasks](../tasks.md).", ""]
+    lines += ["| task | what it is |", "| --- | --- |"]
+    lines += [f"| `{name}` | {_cell(_first(opener))} |" for name, opener in TASKS.items()]
+    lines += [f"| `{name}` | stands for {', '.join(f'`{m}`' for m in members)} |" for name, members in GROUPS.items()]
+    return "\n".join([*lines, "", *_model("The YAML file of a custom task", CustomTask)])
+
+
+def run_folder_page() -> str:
+    """What a run leaves behind."""
+    lines = ["# The run folder", "", WRITTEN, ""]
+    lines += ["| file | holds |", "| --- | --- |"]
+    lines += [f"| `{name}` | {text} |" for name, text in RUN_FOLDER.items()]
+    lines += ["", "## Columns of the table", "", "`joulewise.load(RUN).arrow` has one row a Trial.", ""]
+    lines += [inspect.cleandoc(_constant_doc(joulewise.table, "SCHEMA")), "", "| column | type |", "| --- | --- |"]
+    lines += [f"| `{column.name}` | {column.type} |" for column in SCHEMA]
+    lines += ["", "## Lines of the ledger", "", _paragraphs(parse_docstring(inspect.getmodule(Trial)).summary), ""]
+    for model in (Trial, Check, GenerationRecord, EnergyRecord, ReadingRecord):
+        lines += _model(model.__name__, model, level=3)
+    return "\n".join(lines)
+
+
+def python_page() -> str:
+    """What ``import joulewise`` offers."""
+    lines = [
+        "# Python",
+        "",
+        WRITTEN,
+        "",
+        "Everything here is loaded on first use; `import joulewise` costs next to nothing.",
+        "",
+    ]
+    for name in (n for n in joulewise.__all__ if not n.startswith("_")):
+        lines += _callable(f"joulewise.{name}", getattr(joulewise, name))
+    lines += ["## Errors", "", "| exception | meaning |", "| --- | --- |"]
+    for name, value in vars(errors).items():
+        if isinstance(value, type) and issubclass(value, Exception):
+            lines.append(f"| `joulewise.errors.{name}` | {_cell(_paragraphs(parse_docstring(value).summary))} |")
+    lines += [
+        "",
+        "## Registries",
+        "",
+        "A new member is one file and one line ([architecture](../architecture.md)).",
+        "",
+    ]
+    registries: Mapping[str, Mapping[str, object]] = {
+        "engine": {name: ENGINE_SPECS[name] for name in ENGINES},
+        "decoding": DECODINGS,
+        "reasoning": REASONINGS,
+        "task": TASKS,
+        "energy source": SOURCES,
+    }
+    lines += ["| registry | name | what it is |", "| --- | --- | --- |"]
+    for registry, members in registries.items():
+        lines += [f"| {registry} | `{name}` | {_cell(_first(member))} |" for name, member in members.items()]
+    return "\n".join(lines)
+
+
+ENGINE_SPECS = {"transformers": TransformersSpec}
+
+RUN_FOLDER = {
+    "plan.yaml": "the plan as it was run",
+    "environment.json": "versions, devices, drivers, power limits, engines, energy sources",
+    "idle.json": "idle power with the weights loaded",
+    "ledger.jsonl": "one line a Trial or Check, appended and flushed as each ends; everything else follows from it",
+    "timeline/": "raw sensor readings in between (Parquet)",
+    "report.html": "the page",
+}
+
+
+def _model(title: str, model: type[BaseModel], level: int = 2) -> list[str]:
+    doc = parse_docstring(model)
+    lines = [f"{'#' * level} {title}", "", _paragraphs(doc.summary), ""]
+    if not model.model_fields:
+        return lines
+    lines += ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
+    arguments = {k: v for base in reversed(model.__mro__) for k, v in parse_docstring(base).arguments.items()}
+    for name, info in model.model_fields.items():
+        if name == "kind":
+            continue
+        default = info.get_default(call_default_factory=True)
+        shown = "" if default is PydanticUndefined else f"`{_default(default)}`"
+        lines.append(f"| `{name}` | {_cell(_type(info.annotation))} | {shown} | {_cell(arguments.get(name, ''))} |")
+    return [*lines, ""]
+
+
+def _callable(name: str, value: Any) -> list[str]:
+    doc = parse_docstring(value)
+    signature = (
+        ""
+        if isinstance(value, type) and issubclass(value, BaseModel)
+        else str(inspect.signature(value)).replace("'", "")
+    )
+    lines = [f"## {name}", ""]
+    if signature:
+        lines += ["```python", f"{name.rpartition('.')[2]}{signature}", "```", ""]
+    lines += [_paragraphs(doc.summary), ""]
+    lines += [f"- `{argument}`: {_paragraphs(text)}" for argument, text in doc.arguments.items()]
+    lines += [""] if doc.arguments else []
+    for title, text in doc.sections.items():
+        lines += [f"{title}: {_paragraphs(text)}", ""]
+    if isinstance(value, type):
+        for member, attribute in vars(value).items():
+            if not member.startswith("_") and (isinstance(attribute, property) or inspect.isfunction(attribute)):
+                lines.append(f"- `.{member}`: {_paragraphs(parse_docstring(attribute).summary)}")
+        lines.append("")
+    return lines
+
+
+def _first(value: object) -> str:
+    return _paragraphs(parse_docstring(value).summary.split("\n\n")[0])
+
+
+def _type(annotation: Any) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if annotation is None or annotation is NoneType:
+        return "null"
+    if origin is Literal:
+        return " or ".join(f"`{a}`" for a in arguments)
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(_type(a) for a in arguments))
+    if origin is tuple:
+        return f"list of {_type(arguments[0])}" if arguments[-1] is ... else f"({', '.join(map(_type, arguments))})"
+    if origin is not None and arguments:
+        return _type(arguments[0]) if hasattr(annotation, "__metadata__") else getattr(origin, "__name__", str(origin))
+    names = {str: "text", int: "integer", float: "number", bool: "true or false", Path: "path"}
+    return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def _default(value: object) -> str:
+    if isinstance(value, BaseModel):
+        changed = value.model_dump(mode="json")
+        return "{" + ", ".join(f"{k}: {_default(v)}" for k, v in changed.items()) + "}"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_default, value)) + "]"
+    if value is None or isinstance(value, bool):
+        return str(value).lower().replace("none", "null")
+    return str(value)
+
+
+def _constant_doc(module: Any, name: str) -> str:
+    """The string that stands below a constant."""
+    lines = inspect.getsource(module).split(f"\n{name} =")[1].split('"""')
+    return lines[1]
+
+
+def _paragraphs(text: str) -> str:
+    return re.sub(r"(?<!`)``(?!`)", "`", text)
+
+
+def _cell(text: str) -> str:
+    return _paragraphs(text).replace("\n\n", " ").replace("\n", " ").replace("|", "\\|")
+
+
+def main() -> None:
+    """Write the pages."""
+    FOLDER.mkdir(exist_ok=True)
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
