@@ -39,7 +39,12 @@ def expand(name: str) -> list[str]:
     return list(GROUPS.get(name, [name]))
 
 
-def open_task(name_or_path: str, data_dir: Path | None = None, options: Mapping[str, object] | None = None) -> Task:
+def open_task(
+    name_or_path: str,
+    data_dir: Path | None = None,
+    options: Mapping[str, object] | None = None,
+    skip_bad: Callable[[str], None] | None = None,
+) -> Task:
     """Open a task: read and check its questions.
 
     Args:
@@ -47,15 +52,17 @@ def open_task(name_or_path: str, data_dir: Path | None = None, options: Mapping[
         data_dir: the folder with third-party data files; None takes the one that the environment variable
             ``JOULEWISE_DATA`` names, or, without it, the hub.
         options: the task's own options.
+        skip_bad: told of every broken line of a data file, which is then left out; None refuses the first one.
 
     Raises:
         UserError: no such task, or questions that are missing or broken.
         EnvironmentFault: a package is not installed, or a hub's data set cannot be fetched.
     """
+    context = TaskContext(data_dir, options or {}, skip_bad)
     if name_or_path.endswith((".yaml", ".yml")):
         if options:
             raise UserError(f"task {name_or_path}: a custom task has no options; its YAML file says everything")
-        task = open_custom(Path(name_or_path))
+        task = open_custom(Path(name_or_path), context)
         if task.name in TASKS or task.name in GROUPS:
             raise UserError(f"{name_or_path}: name: '{task.name}' is a shipped task; choose another name")
         return task
@@ -64,7 +71,7 @@ def open_task(name_or_path: str, data_dir: Path | None = None, options: Mapping[
     if name_or_path not in TASKS:
         hint = suggest(name_or_path, [*TASKS, *GROUPS])
         raise UserError(f"unknown task '{name_or_path}'{hint} (a custom task is named by its .yaml file)")
-    return TASKS[name_or_path](TaskContext(data_dir, options or {}))
+    return TASKS[name_or_path](context)
 
 
 __all__ = ["GROUPS", "TASKS", "Question", "Score", "Task", "TaskContext", "expand", "open_task", "task_names"]

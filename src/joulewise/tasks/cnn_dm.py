@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
+from joulewise.errors import UserError
 from joulewise.tasks import prompts
 from joulewise.tasks.prompt_task import PromptTask
-from joulewise.tasks.rows import HubDataset, TaskContext, TaskOptions, find_rows, parse_options, validated
+from joulewise.tasks.rows import (
+    HubDataset,
+    Row,
+    TaskContext,
+    TaskOptions,
+    find_rows,
+    parse_options,
+    questions,
+    validated,
+)
 from joulewise.tasks.scorers import SCORERS
 from joulewise.tasks.task import Question, Task
 
@@ -35,7 +45,15 @@ def open_cnn_dm(context: TaskContext) -> Task:
         source="CNN/DailyMail 3.0.0, test split (See et al., 2017; articles are the property of CNN and the "
         "Daily Mail); prompt by Joulewise",
         max_new_tokens=200,
-        items=tuple(Question(r.id, r.article, r.highlights, r.origin) for _, r in validated(_Row, rows)),
+        items=questions(context, rows, _question),
         prompt=prompts.news_summary,
         scorer=SCORERS["rouge"],
     )
+
+
+def _question(fields: Row, where: str, _number: int) -> Question:
+    row = validated(_Row, fields, where)
+    fault = SCORERS["rouge"].fault(row.highlights)
+    if fault:
+        raise UserError(f"{where}: the field 'highlights' {fault}")
+    return Question(row.id, row.article, row.highlights, row.origin)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from joulewise.errors import UserError
 from joulewise.tasks.prompt_task import PromptTask
 from joulewise.tasks.prompts import lettered
-from joulewise.tasks.rows import Row, read_jsonl
+from joulewise.tasks.rows import Row, TaskContext, questions, read_jsonl
 from joulewise.tasks.scorers import SCORERS
 from joulewise.tasks.task import Question, Task
 from joulewise.yaml_file import load_yaml, suggest
@@ -67,7 +67,7 @@ class CustomTask(BaseModel):
         return self
 
 
-def open_custom(path: Path) -> Task:
+def open_custom(path: Path, context: TaskContext) -> Task:
     """The task that a YAML file describes.
 
     Raises:
@@ -78,36 +78,26 @@ def open_custom(path: Path) -> Task:
     file = path.parent / spec.questions
     if not file.is_file():
         raise UserError(f"{path}: questions: no file {file}; the path is relative to the YAML file")
-    items: dict[str, Question] = {}
-    lines: dict[str, str] = {}
-    for index, (where, row) in enumerate(read_jsonl(file)):
-        question = _question(spec, row, where, index)
-        if question.question_id in items:
-            raise UserError(
-                f"{where}: the id '{question.question_id}' (field '{spec.id}') stands already at "
-                f"{lines[question.question_id]}; ids must differ"
-            )
-        items[question.question_id] = question
-        lines[question.question_id] = where
     return PromptTask(
         name=spec.name,
         third_party=spec.third_party,
         source=spec.source or f"custom task {path.name}",
         max_new_tokens=spec.max_new_tokens,
-        items=tuple(items.values()),
+        items=questions(context, read_jsonl(file), lambda row, where, number: _question(spec, row, where, number)),
         prompt=lambda question: question.text,
         scorer=SCORERS[spec.scorer],
     )
 
 
-def _question(spec: CustomTask, row: Row, where: str, index: int) -> Question:
+def _question(spec: CustomTask, row: Row, where: str, number: int) -> Question:
     prompt = spec.prompt.format_map({name: _text(row, name, where, "prompt") for name in _placeholders(spec.prompt)})
     reference = _text(row, spec.reference, where, "reference")
     fault = SCORERS[spec.scorer].fault(reference)
     if fault:
-        raise UserError(f"{where}: the field '{spec.reference}' {fault} (scorer '{spec.scorer}', found '{reference}')")
+        found = "" if spec.third_party else f", found '{reference}'"  # others' texts stay out of run folders
+        raise UserError(f"{where}: the field '{spec.reference}' {fault} (scorer '{spec.scorer}'{found})")
     return Question(
-        question_id=f"row-{index}" if spec.id is None else _text(row, spec.id, where, "id"),
+        question_id=f"row-{number}" if spec.id is None else _text(row, spec.id, where, "id"),
         text=prompt,
         reference=reference,
         category=None if spec.category is None else _text(row, spec.category, where, "category"),

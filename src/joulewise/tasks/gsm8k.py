@@ -9,7 +9,16 @@ from pydantic import BaseModel
 from joulewise.errors import UserError
 from joulewise.tasks import prompts
 from joulewise.tasks.prompt_task import PromptTask
-from joulewise.tasks.rows import HubDataset, TaskContext, TaskOptions, find_rows, parse_options, validated
+from joulewise.tasks.rows import (
+    HubDataset,
+    Row,
+    TaskContext,
+    TaskOptions,
+    find_rows,
+    parse_options,
+    questions,
+    validated,
+)
 from joulewise.tasks.scorers import SCORERS
 from joulewise.tasks.task import Question, Task
 
@@ -36,16 +45,17 @@ def open_gsm8k(context: TaskContext) -> Task:
     """
     split = parse_options(Gsm8kOptions, context, "gsm8k").split
     _, rows = find_rows(context, "gsm8k", f"gsm8k_{split}.jsonl", HubDataset("openai/gsm8k", "main", split))
-    items = tuple(
-        Question(f"{split}-{i}", row.question, _reference(row.answer, where))
-        for i, (where, row) in enumerate(validated(_Row, rows))
-    )
+
+    def question(fields: Row, where: str, number: int) -> Question:
+        row = validated(_Row, fields, where)
+        return Question(f"{split}-{number}", row.question, _reference(row.answer, where))
+
     return PromptTask(
         name="gsm8k",
         third_party=True,
         source=f"GSM8K, {split} split (Cobbe et al., 2021; MIT); prompt by Joulewise",
         max_new_tokens=200,
-        items=items,
+        items=questions(context, rows, question),
         prompt=prompts.stepwise_maths,
         scorer=SCORERS["math"],
     )

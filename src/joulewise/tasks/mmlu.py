@@ -11,7 +11,17 @@ from pydantic import BaseModel, Field
 from joulewise.errors import UserError
 from joulewise.tasks import prompts
 from joulewise.tasks.prompt_task import PromptTask
-from joulewise.tasks.rows import HubDataset, Row, TaskContext, TaskOptions, find_rows, parse_options, validated
+from joulewise.tasks.rows import (
+    HubDataset,
+    Row,
+    Rows,
+    TaskContext,
+    TaskOptions,
+    find_rows,
+    parse_options,
+    questions,
+    validated,
+)
 from joulewise.tasks.scorers import SCORERS
 from joulewise.tasks.task import Question, Task
 from joulewise.yaml_file import suggest
@@ -43,11 +53,11 @@ def open_mmlu(context: TaskContext) -> Task:
     wanted = parse_options(MmluOptions, context, "mmlu").subjects
     local, rows = find_rows(context, "mmlu", "mmlu.jsonl.gz", HubDataset("cais/mmlu", "all", "test"))
     if local:
-        rows = [(where, row) for where, row in rows if row.get("split") == "test"]
+        rows = [(where, row) for where, row in rows if isinstance(row, UserError) or row.get("split") == "test"]
     else:
         rows = list(_hub_rows_as_local(rows))
-    test = [row for _, row in validated(_Row, rows)]
-    subjects = sorted({row.subject for row in test})
+    test = questions(context, rows, _question)
+    subjects = sorted({str(question.category) for question in test})
     for subject in wanted:
         if subject not in subjects:
             raise UserError(f"task mmlu: option 'subjects': no subject '{subject}'{suggest(subject, subjects)}")
@@ -56,13 +66,14 @@ def open_mmlu(context: TaskContext) -> Task:
         third_party=True,
         source="MMLU, test split (Hendrycks et al., 2021; MIT); prompt by Joulewise",
         max_new_tokens=16,
-        items=tuple(_question(row) for row in test if not wanted or row.subject in wanted),
+        items=tuple(question for question in test if not wanted or question.category in wanted),
         prompt=prompts.choice,
         scorer=SCORERS["letter"],
     )
 
 
-def _question(row: _Row) -> Question:
+def _question(fields: Row, where: str, _number: int) -> Question:
+    row = validated(_Row, fields, where)
     return Question(
         question_id=f"{row.subject}-test-{row.index}",
         text=prompts.with_options(row.question, row.choices),
@@ -72,10 +83,13 @@ def _question(row: _Row) -> Question:
     )
 
 
-def _hub_rows_as_local(rows: list[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
+def _hub_rows_as_local(rows: Rows) -> Iterator[tuple[str, Row | UserError]]:
     """The hub's rows carry the answer's number and no index within the subject."""
     seen: Counter[str] = Counter()
     for where, row in rows:
+        if isinstance(row, UserError):
+            yield where, row
+            continue
         answer = row.get("answer")
         letter = "ABCD"[answer] if isinstance(answer, int) and 0 <= answer < 4 else answer
         subject = str(row.get("subject"))

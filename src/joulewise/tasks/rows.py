@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,12 +15,15 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from joulewise.errors import EnvironmentFault, UserError
+from joulewise.tasks.task import Question
 from joulewise.yaml_file import suggest
 
 DATA_VARIABLE = "JOULEWISE_DATA"
 """Environment variable that names the data folder where none is given."""
 
 Row = Mapping[str, Any]
+Rows = Sequence[tuple[str, Row | UserError]]
+"""In order, each row's place for messages, and its fields or why it cannot be read."""
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -30,10 +34,12 @@ class TaskContext:
     Args:
         data_dir: the folder with data files; None takes the one that ``JOULEWISE_DATA`` names, if any.
         options: the task's own options, by name.
+        skip_bad: told of every broken row, which is then left out; None refuses the first one.
     """
 
     data_dir: Path | None = None
     options: Mapping[str, object] = field(default_factory=dict)
+    skip_bad: Callable[[str], None] | None = None
 
     def folder(self) -> tuple[Path, str] | None:
         """The data folder and who named it; None where nobody did."""
@@ -82,7 +88,7 @@ class HubDataset:
         return f"{self.repository} ({self.config}, {self.split})"
 
 
-def find_rows(context: TaskContext, task: str, file_name: str, hub: HubDataset) -> tuple[bool, list[tuple[str, Row]]]:
+def find_rows(context: TaskContext, task: str, file_name: str, hub: HubDataset) -> tuple[bool, Rows]:
     """The rows of a third-party task.
 
     Args:
@@ -92,10 +98,10 @@ def find_rows(context: TaskContext, task: str, file_name: str, hub: HubDataset) 
         hub: what is fetched where there is no data folder.
 
     Returns:
-        Whether the rows are a local file's, and each row with its place for messages.
+        Whether the rows are a local file's, and the rows.
 
     Raises:
-        UserError: the data folder or its file is missing or broken.
+        UserError: the data folder or its file is missing or unreadable.
         EnvironmentFault: the hub's data set cannot be had.
     """
     named = context.folder()
@@ -111,63 +117,98 @@ def find_rows(context: TaskContext, task: str, file_name: str, hub: HubDataset) 
     return True, read_jsonl(path)
 
 
-def read_jsonl(path: Path) -> list[tuple[str, Row]]:
-    """The objects of a JSON Lines file (gzip where its name ends in ``.gz``); blank lines are skipped.
+def read_jsonl(path: Path) -> Rows:
+    """The objects of a JSON Lines file (gzip where its name ends in ``.gz``); blank lines are left out.
 
     Returns:
-        ``path:line`` and the object, for each.
+        ``path:line`` and the object, or what is wrong with the line.
 
     Raises:
-        UserError: the file is missing, unreadable, empty, or has a line that is not a JSON object.
+        UserError: the file is missing, unreadable or empty.
     """
     try:
         data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
+        content = gzip.decompress(data) if path.suffix == ".gz" else data
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}:{line}: not UTF-8 text ({error.reason}); save the file as UTF-8") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from error
-    rows: list[tuple[str, Row]] = []
-    for number, content in enumerate(text.split("\n"), 1):
-        if not content.strip():
-            continue
-        where = f"{path}:{number}"
-        try:
-            row = json.loads(content)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{where}: not valid JSON: {error.msg} (column {error.colno})") from error
-        except RecursionError as error:
-            raise UserError(f"{where}: not valid JSON: nested too deeply") from error
-        if not isinstance(row, dict):
-            raise UserError(f"{where}: expected a JSON object, found {type(row).__name__}")
-        rows.append((where, row))
+    except IsADirectoryError:
+        raise UserError(f"{path}: cannot be read: it is a folder; name a JSON Lines file") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: cannot be read: not a whole gzip file; fetch it anew") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}; check the file and its permissions") from error
+    lines = enumerate(content.removeprefix(codecs.BOM_UTF8).split(b"\n"), 1)
+    rows = [(f"{path}:{number}", _object(line, f"{path}:{number}")) for number, line in lines if line.strip()]
     if not rows:
         raise UserError(f"{path}: holds no questions; it needs one JSON object a line")
     return rows
 
 
-def validated(model: type[Model], rows: Iterable[tuple[str, Row]]) -> list[tuple[str, Model]]:
-    """Each row as ``model``, with its place.
+def _object(line: bytes, where: str) -> Row | UserError:
+    try:
+        row = json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        return UserError(f"{where}: not UTF-8 text ({error.reason}); save the file as UTF-8")
+    except json.JSONDecodeError as error:
+        return UserError(f"{where}: not valid JSON: {error.msg} (column {error.colno})")
+    except ValueError:
+        return UserError(f"{where}: not valid JSON: a number with too many digits")
+    except RecursionError:
+        return UserError(f"{where}: not valid JSON: nested too deeply")
+    return row if isinstance(row, dict) else UserError(f"{where}: expected a JSON object, found {type(row).__name__}")
+
+
+def questions(context: TaskContext, rows: Rows, make: Callable[[Row, str, int], Question]) -> tuple[Question, ...]:
+    """The questions of rows. A broken row ends it, or is told to ``context.skip_bad`` and left out.
+
+    Args:
+        context: says what to do with broken rows.
+        rows: from ``find_rows`` or ``read_jsonl``.
+        make: the question of a row, its place and its number (from 0, broken rows counted, so that skipping one renames
+            no other); raises UserError where the row is broken. ``validated`` helps.
 
     Raises:
-        UserError: a row lacks a field or has a wrong one.
+        UserError: a broken row, an id that an earlier row has, or no row that can be used.
     """
-    good = []
-    for where, row in rows:
+    made: dict[str, Question] = {}
+    places: dict[str, str] = {}
+    skipped: list[str] = []
+    for number, (where, row) in enumerate(rows):
         try:
-            good.append((where, model.model_validate(row)))
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = ".".join(map(str, first["loc"]))
-            what = "is missing" if first["type"] == "missing" else f"is wrong: {first['msg']}"
-            raise UserError(f"{where}: the field '{name}' {what}") from error
-    return good
+            if isinstance(row, UserError):
+                raise row
+            question = make(row, where, number)
+            name = question.question_id
+            if name in made:
+                raise UserError(f"{where}: the id '{name}' stands already at {places[name]}; ids must differ")
+        except UserError as error:
+            if context.skip_bad is None:
+                raise UserError(f"{error}; correct it, or use the other lines with --skip-bad") from error
+            context.skip_bad(str(error))
+            skipped.append(str(error))
+        else:
+            made[name], places[name] = question, where
+    if not made and skipped:
+        raise UserError(f"none of {len(skipped)} lines can be used; the first: {skipped[0]}")
+    return tuple(made.values())
 
 
-def _hub_rows(task: str, file_name: str, hub: HubDataset) -> list[tuple[str, Row]]:
+def validated(model: type[Model], row: Row, where: str) -> Model:
+    """A row as ``model``.
+
+    Raises:
+        UserError: it lacks a field or has a wrong one.
+    """
+    try:
+        return model.model_validate(row)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        what = "is missing" if first["type"] == "missing" else f"is wrong: {first['msg']}"
+        raise UserError(f"{where}: the field '{name}' {what}") from error
+
+
+def _hub_rows(task: str, file_name: str, hub: HubDataset) -> Rows:
     way_out = f"name a data folder that holds {file_name} (--data, or {DATA_VARIABLE})"
     try:
         import datasets
