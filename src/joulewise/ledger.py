@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from joulewise.errors import EnvironmentFault, UserError
 from joulewise.plan import Plan
@@ -61,18 +61,10 @@ def read_ledger(path: Path) -> LedgerContent:
     trials: list[Trial] = []
     checks: dict[str, Check] = {}
     intact, torn = 0, b""
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        return LedgerContent((), {}, 0, b"")
-    except OSError as error:
-        raise EnvironmentFault(f"{path}: cannot be read ({error.strerror})") from error
-    lines = raw.splitlines(keepends=True)
-    for number, line in enumerate(lines, start=1):
-        if not line.endswith(b"\n"):
+    for _, line, record in _records(path):
+        if record is None:
             torn = line
             break
-        record = _parse(line, f"{path}:{number}")
         if isinstance(record, Trial):
             trials.append(record)
         else:
@@ -81,22 +73,49 @@ def read_ledger(path: Path) -> LedgerContent:
     return LedgerContent(tuple(trials), checks, intact, torn)
 
 
+def _records(path: Path) -> Iterator[tuple[int, bytes, Trial | Check | None]]:
+    """Number, bytes and value of each line; the value of a last line that was cut off is None. No file, no lines."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                yield number, line, _parse(line, f"{path}:{number}") if line.endswith(b"\n") else None
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise EnvironmentFault(f"{path}: cannot be read ({error.strerror})") from error
+
+
+_LINE: TypeAdapter[Trial | Check] = TypeAdapter(Annotated[Trial | Check, Field(discriminator="kind")])
+
+
 def _parse(line: bytes, where: str) -> Trial | Check:
     try:
-        data = json.loads(line)
-        version, is_trial = data["schema_version"], {"trial": True, "check": False}[data["kind"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{where}: not a line of a Joulewise ledger; restore the file from a copy") from error
-    if version > SCHEMA_VERSION:
-        raise UserError(
-            f"{where}: written by a newer Joulewise (schema {version}; this one reads up to {SCHEMA_VERSION}): upgrade"
-        )
-    try:
-        return Trial.model_validate_json(line) if is_trial else Check.model_validate_json(line)
+        record = _LINE.validate_json(line)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise UserError(f"{where}: {field}: {first['msg']}; restore the file from a copy") from error
+        raise UserError(f"{where}: {_what_is_wrong(line, error)}") from error
+    if record.schema_version > SCHEMA_VERSION:
+        raise UserError(f"{where}: {_newer(record.schema_version)}")
+    return record
+
+
+def _what_is_wrong(line: bytes, error: ValidationError) -> str:
+    """Why a line is none, one sentence; that it is of a newer schema comes before what is odd about it."""
+    try:
+        data = json.loads(line)
+        version, kind = data["schema_version"], data["kind"]
+    except (ValueError, KeyError, TypeError):
+        kind = None
+    if kind is None or (kind not in ("trial", "check") and not version > SCHEMA_VERSION):
+        return "not a line of a Joulewise ledger; restore the file from a copy"
+    if version > SCHEMA_VERSION:
+        return _newer(version)
+    first = error.errors()[0]
+    field = ".".join(map(str, first["loc"][1:]))  # the first part is the kind of line
+    return f"{field}: {first['msg']}; restore the file from a copy"
+
+
+def _newer(version: int) -> str:
+    return f"written by a newer Joulewise (schema {version}; this one reads up to {SCHEMA_VERSION}): upgrade"
 
 
 class RunFolder:
@@ -297,12 +316,18 @@ def load(runs: os.PathLike[str] | str | Iterable[os.PathLike[str] | str]) -> Run
         named[name] = folder
         plans[name] = load_yaml(folder / "plan.yaml", Plan).model_dump(mode="json")
         environments[name] = {**_read_json(folder / "environment.json"), **_read_json(folder / "idle.json")}
-        content = read_ledger(folder / LEDGER)
-        if content.torn:
-            warnings.append(f"{name}: the ledger's last line is cut off and was left out; `--resume` repairs it")
-        tables.append(rows_to_arrow(name, content.trials, content.checks))
+        tables.append(rows_to_arrow(name, _whole(folder / LEDGER, name, warnings)))
     arrow = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
     return RunTable(arrow, plans, environments, named, tuple(warnings))
+
+
+def _whole(path: Path, name: str, warnings: list[str]) -> Iterator[tuple[int, Trial | Check]]:
+    """Number and value of each whole line, one at a time: a ledger may be larger than the memory."""
+    for number, _, record in _records(path):
+        if record is None:
+            warnings.append(f"{name}: the ledger's last line is cut off and was left out; `--resume` repairs it")
+        else:
+            yield number, record
 
 
 def _unique(name: str, taken: Mapping[str, Path]) -> str:

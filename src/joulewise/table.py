@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from joulewise.records import Check, EnergyRecord, Trial
+from joulewise.energy.reading import Z95
+from joulewise.records import Check, Trial
 
 if TYPE_CHECKING:
     import pandas
@@ -66,12 +69,15 @@ SCHEMA = pa.schema(
         ("check_gap", pa.float64()),
         ("check_control", pa.float64()),
         ("check_note", pa.string()),
+        ("ledger_line", pa.int64()),
+        ("check_line", pa.int64()),
     ]
     + [(f"{c}_{name}", kind) for c in COMPONENTS for name, kind in _ENERGY_FIELDS]
 )
 """Columns of a run's table. ``<component>_provenance`` is null where the machine has no such component (no GPU) and
 ``unknown`` where it has one that could not be read; ``<component>_energy_j`` is null in both cases. Uncertainties
 (``independent_j``, ``gain_j``, ``offset_j``) are standard uncertainties; ``lower_j`` and ``upper_j`` a 95 % interval.
+``ledger_line`` and ``check_line`` are the numbers (from 1) of the Trial's and its verdict's line in ``ledger.jsonl``.
 """
 
 
@@ -106,54 +112,113 @@ class RunTable:
         return frame
 
 
-def rows_to_arrow(run: str, trials: Iterable[Trial], checks: Mapping[str, Check]) -> pa.Table:
+_BATCH = 4096
+"""Trials held as Python values at a time: a ledger may be larger than the memory."""
+
+_Columns: TypeAlias = dict[str, Any]
+
+
+def rows_to_arrow(run: str, records: Iterable[tuple[int, Trial | Check]]) -> pa.Table:
     """The table of one run's Trials.
 
     Args:
         run: the run's name.
-        trials: in the order of the ledger; of two with the same ``trial_id`` the later one counts.
-        checks: the verdicts by ``trial_id``.
+        records: line numbers and lines in the order of the ledger; of two Trials (or Checks) with the same ``trial_id``
+            the later one counts.
     """
-    last = {t.trial_id: t for t in trials}
-    return pa.Table.from_pylist([_row(run, t, checks.get(t.trial_id)) for t in last.values()], schema=SCHEMA)
+    rows: dict[str, int] = {}
+    checks: dict[str, tuple[int, Check]] = {}
+    batches: list[pa.RecordBatch] = []
+    trials: list[tuple[int, Trial]] = []
+    for number, record in records:
+        if isinstance(record, Check):
+            checks[record.trial_id] = number, record
+            continue
+        rows[record.trial_id] = len(batches) * _BATCH + len(trials)
+        trials.append((number, record))
+        if len(trials) == _BATCH:
+            batches.append(_batch(run, trials))
+            trials = []
+    batches.append(_batch(run, trials))
+    table = pa.Table.from_batches(batches)
+    if len(rows) < table.num_rows:
+        table = table.take(list(rows.values()))
+    columns = dict(zip(table.column_names, table.columns, strict=True)) | _check_columns([checks.get(i) for i in rows])
+    return pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
-def _row(run: str, trial: Trial, check: Check | None) -> dict[str, Any]:
-    rounds = [r for g in trial.generations for r in g.rounds]
-    row: dict[str, Any] = {
-        name: getattr(trial, name) for name in SCHEMA.names if name in Trial.model_fields or name == "duration_s"
+def _batch(run: str, trials: Sequence[tuple[int, Trial]]) -> pa.RecordBatch:
+    """Everything but the verdicts."""
+    plain = [name for name in SCHEMA.names if name in Trial.model_fields]
+    columns: _Columns = {name: [getattr(trial, name) for _, trial in trials] for name in plain}
+    rounds = [[r for g in trial.generations for r in g.rounds] for _, trial in trials]
+    drafted, accepted = ([[r[i] for r in found] for found in rounds] for i in (0, 1))
+    columns |= {
+        name: [sum(getattr(g, name) for g in trial.generations) for _, trial in trials]
+        for name in ("prompt_tokens", "output_tokens", "wasted_tokens")
     }
-    row |= {
-        "run": run,
-        "prompt_tokens": sum(g.prompt_tokens for g in trial.generations),
-        "output_tokens": sum(g.output_tokens for g in trial.generations),
-        "wasted_tokens": sum(g.wasted_tokens for g in trial.generations),
-        "rounds": len(rounds),
-        "drafted_tokens": sum(d for d, _ in rounds),
-        "accepted_tokens": sum(a for _, a in rounds),
-        "drafted_per_round": [d for d, _ in rounds],
-        "accepted_per_round": [a for _, a in rounds],
+    columns |= {
+        "run": [run] * len(trials),
+        "ledger_line": [number for number, _ in trials],
+        "duration_s": [trial.duration_s for _, trial in trials],
+        "rounds": [len(found) for found in rounds],
+        "drafted_tokens": [sum(found) for found in drafted],
+        "accepted_tokens": [sum(found) for found in accepted],
+        "drafted_per_round": drafted,
+        "accepted_per_round": accepted,
+        **_energy_columns([trial for _, trial in trials]),
     }
-    if check is not None:
-        row |= {
-            "check_status": check.status,
-            "check_first_difference": check.first_difference,
-            "check_gap": check.gap,
-            "check_control": check.control,
-            "check_note": check.note,
-        }
-    parts: Sequence[EnergyRecord] = trial.energy
-    if parts:
-        parts = (*parts, EnergyRecord.of(trial.window().total))
-    for part in parts:
-        value = part.value()
-        row |= {
-            f"{part.component}_energy_j": value.energy_j,
-            f"{part.component}_lower_j": value.lower_j,
-            f"{part.component}_upper_j": value.upper_j,
-            f"{part.component}_independent_j": value.independent_j,
-            f"{part.component}_gain_j": value.gain_j,
-            f"{part.component}_offset_j": value.offset_j,
-            f"{part.component}_provenance": value.provenance,
-        }
-    return row
+    fields = [field for field in SCHEMA if field.name in columns]
+    arrays = [pa.array(columns[f.name], f.type, from_pandas=True) for f in fields]  # from_pandas: nan is null
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _check_columns(checks: Sequence[tuple[int, Check] | None]) -> _Columns:
+    columns: _Columns = {"check_line": [None if found is None else found[0] for found in checks]}
+    for name in ("status", "first_difference", "gap", "control", "note"):
+        columns[f"check_{name}"] = [None if found is None else getattr(found[1], name) for found in checks]
+    return {name: pa.array(values, SCHEMA.field(name).type) for name, values in columns.items()}
+
+
+def _energy_columns(trials: Sequence[Trial]) -> _Columns:
+    """Joules by component and in total, as ``ComponentEnergy`` and ``sum_components`` define them, column by column."""
+    records = [{str(part.component): part for part in trial.energy} for trial in trials]
+    columns: _Columns = {}
+    sums = []
+    for component in COMPONENTS[:-1]:
+        parts = [found.get(component) for found in records]
+        energy, start, end, sampling, gain, offset = (
+            np.array([None if part is None else getattr(part, name) for part in parts], dtype=np.float64)
+            for name in ("energy_j", "start_edge_j", "end_edge_j", "sampling_j", "gain_j", "offset_j")
+        )
+        figures = np.stack([energy, np.sqrt(start**2 + end**2 + sampling**2), gain, offset])
+        provenances = np.array([None if part is None else part.provenance for part in parts], dtype=object)
+        columns |= _component_columns(component, figures, provenances)
+        sums.append((figures, provenances))
+    there = np.stack([p != None for _, p in sums])  # noqa: E711 (element by element)
+    figures = np.stack([f for f, _ in sums], axis=1)  # (figure, component, Trial)
+    figures[1] **= 2
+    known = np.where(there, figures, 0.0).sum(axis=1)
+    known[1] **= 0.5
+    # A partial sum is not a total.
+    unknown, modelled = np.isnan(known[0]), np.stack([p == "modelled" for _, p in sums]).any(axis=0)
+    known[1:, unknown] = 0.0
+    known[:, ~there.any(axis=0)] = np.nan
+    provenances = np.where(unknown, "unknown", np.where(modelled, "modelled", "measured")).astype(object)
+    provenances[~there.any(axis=0)] = None
+    return columns | _component_columns("total", known, provenances)
+
+
+def _component_columns(component: str, figures: npt.NDArray[np.float64], provenances: Any) -> _Columns:
+    """``figures``: joules, their independent, gain and offset uncertainties, shape ``(4, Trials)``; nan for null."""
+    energy, independent, gain, offset = figures
+    half = Z95 * np.hypot(independent, gain + offset)
+    return {
+        f"{component}_energy_j": energy,
+        f"{component}_lower_j": np.maximum(0.0, energy - half),
+        f"{component}_upper_j": energy + half,
+        f"{component}_independent_j": independent,
+        f"{component}_gain_j": gain,
+        f"{component}_offset_j": offset,
+        f"{component}_provenance": provenances,
+    }
