@@ -52,6 +52,7 @@ SCHEMA = pa.schema(
         ("prompt_tokens", pa.int64()),
         ("output_tokens", pa.int64()),
         ("wasted_tokens", pa.int64()),
+        ("output_hash", pa.string()),
         ("rounds", pa.int64()),
         ("drafted_tokens", pa.int64()),
         ("accepted_tokens", pa.int64()),
@@ -78,6 +79,7 @@ SCHEMA = pa.schema(
 ``unknown`` where it has one that could not be read; ``<component>_energy_j`` is null in both cases. Uncertainties
 (``independent_j``, ``gain_j``, ``offset_j``) are standard uncertainties; ``lower_j`` and ``upper_j`` a 95 % interval.
 ``ledger_line`` and ``check_line`` are the numbers (from 1) of the Trial's and its verdict's line in ``ledger.jsonl``.
+``output_hash`` holds the hashes of a Trial's generations, joined by ``+``.
 """
 
 
@@ -161,6 +163,7 @@ def _batch(run: str, trials: Sequence[tuple[int, Trial]]) -> pa.RecordBatch:
         "run": [run] * len(trials),
         "ledger_line": [number for number, _ in trials],
         "duration_s": [trial.duration_s for _, trial in trials],
+        "output_hash": ["+".join(g.output_hash for g in trial.generations) or None for _, trial in trials],
         "rounds": [len(found) for found in rounds],
         "drafted_tokens": [sum(found) for found in drafted],
         "accepted_tokens": [sum(found) for found in accepted],
