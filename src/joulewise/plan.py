@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from joulewise.decoding import DECODINGS, Decoding
 from joulewise.engines.engine import Sampling
 from joulewise.engines.spec import EngineSpec
 from joulewise.errors import UserError
 from joulewise.reasoning import REASONINGS, Direct, Reasoning
-from joulewise.yaml_file import load_yaml, suggest
+from joulewise.yaml_file import FaultAt, load_yaml, suggest
 
 
 class PlanPart(BaseModel):
@@ -56,24 +56,66 @@ else:
     AnyReasoning = _union(REASONINGS)
 
 
+def _is_custom(task: str) -> bool:
+    return task.endswith((".yaml", ".yml"))
+
+
+def _task_label(spec: dict[str, Any]) -> str:
+    from joulewise.tasks.custom import CustomTask
+
+    name: str = spec["name"]
+    if not _is_custom(name):
+        return name
+    path = Path(name)
+    return load_yaml(path, CustomTask).name if path.is_file() else path.stem
+
+
 class TaskSpec(PlanPart):
     """One task of the grid.
 
     Args:
-        name: a task's name (``joulewise doctor`` lists them) or a custom task's YAML file, relative to the plan.
+        name: a task's name (docs/tasks.md lists them) or a custom task's YAML file, relative to the plan.
+        label: its name in tables; if left out, the task's own.
         questions: a random sample of so many questions; all if left out. The sample of a smaller number is contained in
             that of a larger one.
         max_new_tokens: at most so many output tokens under the stop rule ``natural``; if left out, the task's budget.
+        options: the task's own options, such as ``{split: train}`` of ``gsm8k``.
     """
 
     name: str
+    label: str = Field(default_factory=_task_label, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     questions: int | None = Field(None, ge=1)
     max_new_tokens: int | None = Field(None, ge=1)
+    options: dict[str, Any] = {}
 
-    @property
-    def label(self) -> str:
-        """The task's name in tables: for a custom task, its file's stem."""
-        return Path(self.name).stem if self.name.endswith((".yaml", ".yml")) else self.name
+    @field_validator("name")
+    @classmethod
+    def _exists(cls, name: str, info: ValidationInfo) -> str:
+        """In a plan file: take a custom task's path relative to it, and make sure that the task is there."""
+        from joulewise.tasks import GROUPS, unknown_task
+
+        if not info.context:
+            return name
+        if not _is_custom(name):
+            if name not in GROUPS and (fault := unknown_task(name)):
+                raise ValueError(fault)
+            return name
+        path = (info.context["folder"] / name).resolve()
+        if not path.is_file():
+            raise ValueError(f"no file {path}; a custom task is named by its YAML file, relative to the plan")
+        return str(path)
+
+    @field_validator("options")
+    @classmethod
+    def _known(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        """In a plan file: make sure that the task has these options."""
+        from joulewise.tasks import OPTIONS
+        from joulewise.tasks.rows import TaskOptions, option_fault
+
+        name = info.data.get("name")
+        if info.context and name is not None and (fault := option_fault(OPTIONS.get(name, TaskOptions), options)):
+            raise FaultAt(*fault)
+        return options
 
 
 class Stop(PlanPart):
@@ -131,6 +173,15 @@ class SamplingSpec(PlanPart):
         return Sampling(self.temperature, self.top_p, self.top_k)
 
 
+def _distinct(what: str, labels: Iterable[tuple[int, str]], way_out: str) -> None:
+    """Labels, each with its place in the list, must differ."""
+    seen: set[str] = set()
+    for place, label in labels:
+        if label in seen:
+            raise FaultAt((place,), f"two {what} have the label '{label}'; {way_out}")
+        seen.add(label)
+
+
 class Plan(PlanPart):
     """A grid of engines x decodings x reasonings x tasks, and how it is run.
 
@@ -171,34 +222,40 @@ class Plan(PlanPart):
 
     @field_validator("tasks", mode="before")
     @classmethod
-    def _expand_tasks(cls, value: Any) -> Any:
-        """Let a bare name stand for ``{name: ...}`` and a group (``starter``) for its tasks."""
-        from joulewise.tasks import expand
-
+    def _bare_names(cls, value: Any) -> Any:
+        """Let a bare name stand for ``{name: ...}``."""
         if not isinstance(value, (list, tuple)):
             return value
-        tasks: list[Any] = []
-        for item in value:
-            spec = {"name": item} if isinstance(item, str) else item
-            name = spec.get("name") if isinstance(spec, dict) else None
-            names = expand(name) if isinstance(name, str) else [name]
-            tasks += [{**spec, "name": n} if len(names) > 1 else spec for n in names]
-        return tasks
+        return [{"name": item} if isinstance(item, str) else item for item in value]
+
+    @field_validator("tasks")
+    @classmethod
+    def _groups(cls, value: tuple[TaskSpec, ...]) -> tuple[TaskSpec, ...]:
+        """Let a group (``starter``) stand for its tasks."""
+        from joulewise.tasks import GROUPS
+
+        tasks = {
+            i: [spec.model_copy(update={"name": n, "label": n}) for n in GROUPS.get(spec.name, [])] or [spec]
+            for i, spec in enumerate(value)
+        }
+        _distinct("tasks", [(i, spec.label) for i, members in tasks.items() for spec in members], "give each a 'label'")
+        return tuple(spec for members in tasks.values() for spec in members)
+
+    @field_validator("engines", "decodings", "reasonings")
+    @classmethod
+    def _distinct_labels(cls, value: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
+        way_out = "give each a 'name'" if info.field_name == "engines" else "remove one"
+        _distinct(str(info.field_name), [(i, part.label) for i, part in enumerate(value)], way_out)
+        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> Plan:
-        for what in ("engines", "decodings", "reasonings", "tasks"):
-            labels = [part.label for part in getattr(self, what)]
-            twice = sorted({label for label in labels if labels.count(label) > 1})
-            if twice:
-                hint = "; give each a 'name'" if what == "engines" else ""
-                raise ValueError(f"two {what} have the label '{twice[0]}'{hint}")
         everything = list(self._grid())
         for i, exclusion in enumerate(self.exclude):
             if not any(_matches(exclusion, cell) for cell in everything):
-                raise ValueError(f"exclude[{i}] matches no cell; labels are like {everything[0].cell_id}")
+                raise FaultAt(("exclude", i), f"matches no cell; labels are like {everything[0].cell_id}")
         if not self.cells():
-            raise ValueError("every cell is excluded")
+            raise FaultAt(("exclude",), "every cell is excluded")
         return self
 
     def _grid(self) -> Iterable[Cell]:
@@ -249,14 +306,7 @@ def load_plan(path: Path) -> Plan:
     Raises:
         UserError: with file, line and field of every fault.
     """
-    plan = load_yaml(path, Plan)
-    return plan.model_copy(update={"tasks": tuple(_anchored(t, path.parent) for t in plan.tasks)})
-
-
-def _anchored(task: TaskSpec, folder: Path) -> TaskSpec:
-    if not task.name.endswith((".yaml", ".yml")):
-        return task
-    return task.model_copy(update={"name": str((folder / task.name).resolve())})
+    return load_yaml(path, Plan, {"folder": path.parent})
 
 
 def plan_schema() -> dict[str, Any]:

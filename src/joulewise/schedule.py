@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from joulewise.engines import open_engine
@@ -34,23 +35,29 @@ class Job:
         return f"{self.cell.cell_id}|{self.question.question_id}|{self.repeat}"
 
 
-def open_tasks(plan: Plan, data_dir: Path | None, limit: int | None) -> QuestionsByTask:
+def open_tasks(
+    plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: Callable[[str, str], None] | None = None
+) -> QuestionsByTask:
     """Every task of the plan with the questions that are asked, by task label.
 
     Args:
         plan: the plan.
         data_dir: where third-party data sets lie; None looks at ``JOULEWISE_DATA``, then the hub.
         limit: at most so many questions a task.
+        skip_bad: told of every broken line of a task's data (the task's label and the fault), which is then left out;
+            None refuses the first one.
 
     Raises:
         UserError, EnvironmentFault: a task that cannot be opened, with the reason.
     """
     chosen = {}
     for spec in plan.tasks:
-        task = open_task(spec.name, data_dir)
+        task = open_task(spec.name, data_dir, spec.options, skip_bad and partial(skip_bad, spec.label))
         questions = list(task.questions())
         if spec.questions is not None and spec.questions > len(questions):
-            raise UserError(f"task {spec.label}: asks for {spec.questions} questions but there are {len(questions)}")
+            raise UserError(
+                f"task {spec.label}: asks for {spec.questions} questions but there are {len(questions)}; ask for fewer"
+            )
         # A seeded shuffle and then a cut: a smaller sample is contained in a larger one.
         random.Random(f"{plan.seed}/{spec.label}").shuffle(questions)
         sizes = [n for n in (spec.questions, limit) if n is not None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,12 +17,26 @@ Model = TypeVar("Model", bound=BaseModel)
 Path_ = tuple[str | int, ...]
 
 
-def load_yaml(path: Path, model: type[Model]) -> Model:
+class FaultAt(ValueError):
+    """A fault that a validator found further down than where it stands.
+
+    Args:
+        place: the way from the validated value to the fault, such as ``("tasks", 1)``.
+        message: what is wrong.
+    """
+
+    def __init__(self, place: Path_, message: str) -> None:
+        super().__init__(message)
+        self.place = place
+
+
+def load_yaml(path: Path, model: type[Model], context: Mapping[str, Any] | None = None) -> Model:
     """Read and validate one YAML file.
 
     Args:
         path: the file.
         model: what it must hold.
+        context: handed to the model's validators.
 
     Raises:
         UserError: no such file, not YAML, a key given twice, or content that the model refuses; all faults at once,
@@ -32,12 +46,16 @@ def load_yaml(path: Path, model: type[Model]) -> Model:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from error
-    return parse_yaml(text, model, str(path))
+    except IsADirectoryError:
+        raise UserError(f"{path}: a folder; name the YAML file in it") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text ({error.reason}); save the file as UTF-8") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}; check the file and its permissions") from error
+    return parse_yaml(text, model, str(path), context)
 
 
-def parse_yaml(text: str, model: type[Model], name: str) -> Model:
+def parse_yaml(text: str, model: type[Model], name: str, context: Mapping[str, Any] | None = None) -> Model:
     """As ``load_yaml``, for text that is at hand; ``name`` stands for the file in messages."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -53,12 +71,14 @@ def parse_yaml(text: str, model: type[Model], name: str) -> Model:
     if not isinstance(data, dict):
         raise UserError(f"{name}: expected a mapping of keys to values at the top, found {type(data).__name__}")
     try:
-        return model.model_validate(data)
+        return model.model_validate(data, context=context)
     except ValidationError as error:
         errors = error.errors()
         inner = [e["loc"][: len(e["loc"]) - i] for e in errors for i in range(1, len(e["loc"]))]
         # Pydantic also calls a list too short whose items were refused; that would only confuse.
         told = [e for e in errors if e["type"] != "too_short" or e["loc"] not in inner]
+        # A default that depends on a refused value is no fault of its own.
+        told = [e for e in told if e["type"] != "default_factory_not_called"]
         raise UserError("\n".join(dict.fromkeys(_explain(e, data, lines, name, model) for e in told))) from error
 
 
@@ -78,7 +98,8 @@ def _map_lines(node: yaml.Node, path: Path_, lines: dict[Path_, int], name: str)
 
 
 def _explain(error: ErrorDetails, data: Any, lines: dict[Path_, int], name: str, model: type[BaseModel]) -> str:
-    at = _data_path(error["loc"], data)
+    cause = error.get("ctx", {}).get("error")
+    at = _data_path((*error["loc"], *(cause.place if isinstance(cause, FaultAt) else ())), data)
     line = next(lines[at[:n]] for n in range(len(at), -1, -1) if at[:n] in lines)
     where = f"{name}:{line}: {_dotted(at) or 'the file'}"
     if error["type"] == "extra_forbidden":

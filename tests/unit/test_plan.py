@@ -60,9 +60,9 @@ def test_the_group_starter_stands_for_its_tasks() -> None:
         ("questions: 5", "question: 5", 9, "tasks[0].question: unknown key; did you mean 'questions'?"),
         ("name: demo", "name: de mo", 1, "name:"),
         ("name: demo\n", "name: demo\nstop: {rule: fixed}\n", 2, "needs 'tokens'"),
-        ("name: demo\n", "name: demo\nexclude: [{decoding: eagle*}]\n", 1, "exclude[0] matches no cell"),
-        ("name: demo\n", "name: demo\nexclude: [{}]\n", 1, "every cell is excluded"),
-        ("- {kind: coga, tokens: 5}", "- vanilla", 1, "two decodings have the label 'vanilla'"),
+        ("name: demo\n", "name: demo\nexclude:\n  - {decoding: eagle*}\n", 3, "exclude[0]: matches no cell"),
+        ("name: demo\n", "name: demo\nexclude: [{}]\n", 2, "exclude: every cell is excluded"),
+        ("- {kind: coga, tokens: 5}", "- vanilla", 7, "decodings[1]: two decodings have the label 'vanilla'"),
     ],
 )
 def test_faults_name_line_and_field_and_the_way_out(old: str, new: str, line: int, words: str) -> None:
@@ -96,11 +96,76 @@ def test_exclusions_leave_cells_out() -> None:
     assert [c.decoding.label for c in plan.cells()] == ["vanilla"]
 
 
-def test_custom_task_paths_are_relative_to_the_plan(tmp_path: Path) -> None:
-    (tmp_path / "plan.yaml").write_text(GOOD.replace("{name: starter-maths, questions: 5}", "mine/task.yaml"))
-    task = load_plan(tmp_path / "plan.yaml").tasks[0]
-    assert task.name == str(tmp_path / "mine" / "task.yaml")
-    assert task.label == "task"
+CAPITALS = """\
+name: capitals
+questions: capitals.jsonl
+prompt: "{country}?"
+reference: capital
+scorer: exact
+max_new_tokens: 12
+"""
+
+
+def plan_file(folder: Path, tasks: str) -> Path:
+    (folder / "mine").mkdir()
+    (folder / "mine" / "task.yaml").write_text(CAPITALS)
+    (folder / "plan.yaml").write_text(GOOD.replace("{name: starter-maths, questions: 5}", tasks))
+    return folder / "plan.yaml"
+
+
+def test_custom_tasks_are_found_beside_the_plan_and_labelled_by_their_own_name(tmp_path: Path) -> None:
+    plan = load_plan(plan_file(tmp_path, "mine/task.yaml\nexclude: [{task: capitals, decoding: coga-5}]"))
+    assert (plan.tasks[0].name, plan.tasks[0].label) == (str(tmp_path / "mine" / "task.yaml"), "capitals")
+    assert [c.cell_id for c in plan.cells()] == ["default@transformers/vanilla/direct/capitals"]
+    (tmp_path / "mine" / "task.yaml").unlink()
+    recorded = Plan.model_validate(json.loads(plan.model_dump_json()))
+    assert recorded == plan, "the plan in a run folder stands alone"
+
+
+def test_a_label_tells_two_uses_of_a_task_apart(tmp_path: Path) -> None:
+    twice = "gsm8k\n  - {name: gsm8k, label: gsm8k-train, options: {split: train}}"
+    plan = load_plan(plan_file(tmp_path, twice))
+    assert [(t.label, t.options) for t in plan.tasks] == [("gsm8k", {}), ("gsm8k-train", {"split": "train"})]
+    assert Plan.model_validate(json.loads(plan.model_dump_json())).content_hash == plan.content_hash
+
+
+@pytest.mark.parametrize(
+    ("tasks", "line", "words"),
+    [
+        ("{name: startr}", 9, "tasks[0].name: unknown task 'startr'; did you mean 'starter'?"),
+        ("startr", 9, "tasks[0]: unknown task 'startr'; did you mean 'starter'?"),
+        ("starter\n  - gsm9k", 10, "tasks[1]: unknown task 'gsm9k'; did you mean 'gsm8k'?"),
+        ("starter\n  - {name: gsm8k, question: 1}", 10, "tasks[1].question: unknown key; did you mean 'questions'?"),
+        ("starter\n  - mine/none.yaml", 10, "tasks[1]: no file "),
+        ("starter\n  - mine", 10, "tasks[1]: unknown task 'mine'"),
+        ("starter\n  - starter-maths", 10, "tasks[1]: two tasks have the label 'starter-maths'; give each a 'label'"),
+        (
+            "{name: gsm8k, options: {spilt: train}}",
+            9,
+            "tasks[0].options.spilt: unknown option 'spilt'; did you mean 'split'?",
+        ),
+        ("{name: gsm8k, options: {split: dev}}", 9, "tasks[0].options.split: input should be 'test' or 'train'"),
+        ("{name: mmlu, options: {subjects: [7]}}", 9, "tasks[0].options.subjects[0]: "),
+        (
+            "{name: cnn_dm, options: {split: dev}}",
+            9,
+            "tasks[0].options.split: unknown option 'split'; this task has no opt",
+        ),
+        ("{name: gsm8k, label: a/b}", 9, "tasks[0].label: "),
+    ],
+)
+def test_a_fault_of_a_task_names_its_line_in_the_plan(tmp_path: Path, tasks: str, line: int, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load_plan(plan_file(tmp_path, tasks))
+    assert f"plan.yaml:{line}: {words}" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_fault_in_a_custom_tasks_file_names_that_file(tmp_path: Path) -> None:
+    path = plan_file(tmp_path, "mine/task.yaml")
+    (tmp_path / "mine" / "task.yaml").write_text(CAPITALS.replace("scorer: exact", "scorer: exakt"))
+    with pytest.raises(UserError, match=r"mine/task\.yaml:5: scorer: "):
+        load_plan(path)
 
 
 def test_the_hash_tells_plans_apart_and_survives_a_round_trip() -> None:

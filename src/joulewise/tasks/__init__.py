@@ -8,9 +8,10 @@ from pathlib import Path
 from joulewise.errors import UserError
 from joulewise.tasks.cnn_dm import open_cnn_dm
 from joulewise.tasks.custom import open_custom
-from joulewise.tasks.gsm8k import open_gsm8k
-from joulewise.tasks.mmlu import open_mmlu
-from joulewise.tasks.rows import TaskContext
+from joulewise.tasks.gsm8k import Gsm8kOptions, open_gsm8k
+from joulewise.tasks.mmlu import MmluOptions, open_mmlu
+from joulewise.tasks.mt_bench import MtBenchOptions, open_mt_bench
+from joulewise.tasks.rows import TaskContext, TaskOptions
 from joulewise.tasks.starter import open_starter_choice, open_starter_maths, open_starter_summarisation
 from joulewise.tasks.task import Question, Score, Task
 from joulewise.yaml_file import suggest
@@ -22,8 +23,12 @@ TASKS: dict[str, Callable[[TaskContext], Task]] = {
     "gsm8k": open_gsm8k,
     "mmlu": open_mmlu,
     "cnn_dm": open_cnn_dm,
+    "mt_bench": open_mt_bench,
 }
 """The registry: name in a plan -> opens the task. A new task is one file and one line here."""
+
+OPTIONS: dict[str, type[TaskOptions]] = {"gsm8k": Gsm8kOptions, "mmlu": MmluOptions, "mt_bench": MtBenchOptions}
+"""The options of the tasks that have some, so that a plan's faults are told before anything is opened."""
 
 GROUPS: dict[str, list[str]] = {"starter": ["starter-maths", "starter-summarisation", "starter-choice"]}
 """Names that stand for several tasks."""
@@ -37,6 +42,13 @@ def task_names() -> list[str]:
 def expand(name: str) -> list[str]:
     """The tasks that ``name`` stands for: a group's members, or ``name`` itself."""
     return list(GROUPS.get(name, [name]))
+
+
+def unknown_task(name: str) -> str | None:
+    """Why ``name`` is no shipped task, with the nearest that is; None if it is one."""
+    if name in TASKS:
+        return None
+    return f"unknown task '{name}'{suggest(name, [*TASKS, *GROUPS])} (a custom task is named by its .yaml file)"
 
 
 def open_task(
@@ -68,10 +80,20 @@ def open_task(
         return task
     if name_or_path in GROUPS:
         raise UserError(f"'{name_or_path}' stands for several tasks: {', '.join(GROUPS[name_or_path])}; open one")
-    if name_or_path not in TASKS:
-        hint = suggest(name_or_path, [*TASKS, *GROUPS])
-        raise UserError(f"unknown task '{name_or_path}'{hint} (a custom task is named by its .yaml file)")
+    if fault := unknown_task(name_or_path):
+        raise UserError(fault)
     return TASKS[name_or_path](context)
 
 
-__all__ = ["GROUPS", "TASKS", "Question", "Score", "Task", "TaskContext", "expand", "open_task", "task_names"]
+__all__ = [
+    "GROUPS",
+    "TASKS",
+    "Question",
+    "Score",
+    "Task",
+    "TaskContext",
+    "expand",
+    "open_task",
+    "task_names",
+    "unknown_task",
+]

@@ -38,7 +38,7 @@ def open_cnn_dm(context: TaskContext) -> Task:
         EnvironmentFault: the hub's data set cannot be had, or a package is missing.
     """
     parse_options(TaskOptions, context, "cnn_dm")
-    _, rows = find_rows(context, "cnn_dm", "cnn_dm.jsonl", HubDataset("abisee/cnn_dailymail", "3.0.0", "test"))
+    rows = find_rows(context, "cnn_dm", "cnn_dm.jsonl", HubDataset("abisee/cnn_dailymail", "3.0.0", "test"))
     return PromptTask(
         name="cnn_dm",
         third_party=True,

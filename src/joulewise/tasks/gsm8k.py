@@ -44,7 +44,7 @@ def open_gsm8k(context: TaskContext) -> Task:
         EnvironmentFault: the hub's data set cannot be had, or a package is missing.
     """
     split = parse_options(Gsm8kOptions, context, "gsm8k").split
-    _, rows = find_rows(context, "gsm8k", f"gsm8k_{split}.jsonl", HubDataset("openai/gsm8k", "main", split))
+    rows = find_rows(context, "gsm8k", f"gsm8k_{split}.jsonl", HubDataset("openai/gsm8k", "main", split))
 
     def question(fields: Row, where: str, number: int) -> Question:
         row = validated(_Row, fields, where)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Literal
 
 from pydantic import BaseModel, Field
@@ -14,7 +15,6 @@ from joulewise.tasks.prompt_task import PromptTask
 from joulewise.tasks.rows import (
     HubDataset,
     Row,
-    Rows,
     TaskContext,
     TaskOptions,
     find_rows,
@@ -26,14 +26,20 @@ from joulewise.tasks.scorers import SCORERS
 from joulewise.tasks.task import Question, Task
 from joulewise.yaml_file import suggest
 
+Split = Literal["test", "val", "dev"]
+HUB_SPLITS: dict[str, Split] = {"test": "test", "validation": "val", "dev": "dev"}
+"""By the hub's name, that of the local file."""
+
 
 class MmluOptions(TaskOptions):
-    """``subjects``: the subjects to ask; all if empty."""
+    """``split``: the questions to ask; ``subjects``: the subjects to ask, all if empty."""
 
+    split: Split = "test"
     subjects: tuple[str, ...] = ()
 
 
 class _Row(BaseModel):
+    split: Split
     subject: str
     index: int
     question: str
@@ -42,31 +48,33 @@ class _Row(BaseModel):
 
 
 def open_mmlu(context: TaskContext) -> Task:
-    """MMLU's test split from ``mmlu.jsonl.gz`` or ``cais/mmlu``.
+    """One split of MMLU from ``mmlu.jsonl.gz`` or ``cais/mmlu``.
 
-    Question ids are ``<subject>-test-<row within the subject>``; the category is the subject.
+    Question ids are ``<subject>-<split>-<row within the subject>``; the category is the subject.
 
     Raises:
         UserError: the data file is missing or broken, or an option is wrong.
         EnvironmentFault: the hub's data set cannot be had, or a package is missing.
     """
-    wanted = parse_options(MmluOptions, context, "mmlu").subjects
-    local, rows = find_rows(context, "mmlu", "mmlu.jsonl.gz", HubDataset("cais/mmlu", "all", "test"))
-    if local:
-        rows = [(where, row) for where, row in rows if isinstance(row, UserError) or row.get("split") == "test"]
-    else:
-        rows = list(_hub_rows_as_local(rows))
-    test = questions(context, rows, _question)
-    subjects = sorted({str(question.category) for question in test})
-    for subject in wanted:
+    options = parse_options(MmluOptions, context, "mmlu")
+    hub_split = next(name for name, split in HUB_SPLITS.items() if split == options.split)
+    hub = HubDataset("cais/mmlu", "all", hub_split, partial(_as_local, options.split))
+    rows = find_rows(context, "mmlu", "mmlu.jsonl.gz", hub)
+    others = set(HUB_SPLITS.values()) - {options.split}
+    rows = [(where, row) for where, row in rows if isinstance(row, UserError) or row.get("split") not in others]
+    if not rows:
+        raise UserError(f"task mmlu: option 'split': mmlu.jsonl.gz holds no questions of the split '{options.split}'")
+    items = questions(context, rows, _question)
+    subjects = sorted({str(question.category) for question in items})
+    for subject in options.subjects:
         if subject not in subjects:
             raise UserError(f"task mmlu: option 'subjects': no subject '{subject}'{suggest(subject, subjects)}")
     return PromptTask(
         name="mmlu",
         third_party=True,
-        source="MMLU, test split (Hendrycks et al., 2021; MIT); prompt by Joulewise",
+        source=f"MMLU, {options.split} split (Hendrycks et al., 2021; MIT); prompt by Joulewise",
         max_new_tokens=16,
-        items=tuple(question for question in test if not wanted or question.category in wanted),
+        items=tuple(q for q in items if not options.subjects or q.category in options.subjects),
         prompt=prompts.choice,
         scorer=SCORERS["letter"],
     )
@@ -75,7 +83,7 @@ def open_mmlu(context: TaskContext) -> Task:
 def _question(fields: Row, where: str, _number: int) -> Question:
     row = validated(_Row, fields, where)
     return Question(
-        question_id=f"{row.subject}-test-{row.index}",
+        question_id=f"{row.subject}-{row.split}-{row.index}",
         text=prompts.with_options(row.question, row.choices),
         reference=row.answer,
         category=row.subject,
@@ -83,15 +91,12 @@ def _question(fields: Row, where: str, _number: int) -> Question:
     )
 
 
-def _hub_rows_as_local(rows: Rows) -> Iterator[tuple[str, Row | UserError]]:
-    """The hub's rows carry the answer's number and no index within the subject."""
+def _as_local(split: Split, rows: Iterable[Row]) -> Iterator[Row]:
+    """The hub's rows carry the answer's number, and neither split nor index within the subject."""
     seen: Counter[str] = Counter()
-    for where, row in rows:
-        if isinstance(row, UserError):
-            yield where, row
-            continue
+    for row in rows:
         answer = row.get("answer")
         letter = "ABCD"[answer] if isinstance(answer, int) and 0 <= answer < 4 else answer
         subject = str(row.get("subject"))
-        yield where, {**row, "index": seen[subject], "answer": letter}
+        yield {**row, "split": split, "index": seen[subject], "answer": letter}
         seen[subject] += 1

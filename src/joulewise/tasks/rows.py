@@ -7,7 +7,7 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -64,32 +64,46 @@ def parse_options(model: type[Options], context: TaskContext, task: str) -> Opti
     Raises:
         UserError: an unknown option (with the nearest right one) or a value that does not fit.
     """
+    if fault := option_fault(model, context.options):
+        place, message = fault
+        raise UserError(f"task {task}: option '{'.'.join(map(str, place))}': {message}")
+    return model.model_validate(dict(context.options))
+
+
+def option_fault(model: type[TaskOptions], options: Mapping[str, object]) -> tuple[tuple[str | int, ...], str] | None:
+    """The first fault of a task's options: its place in them and what is wrong; None if there is none."""
     try:
-        return model.model_validate(dict(context.options))
+        model.model_validate(dict(options))
     except ValidationError as error:
         first = error.errors()[0]
-        name = ".".join(map(str, first["loc"]))
-        if first["type"] == "extra_forbidden":
-            known = sorted(model.model_fields)
-            hint = suggest(name, known) if known else "; this task has no options"
-            raise UserError(f"task {task}: unknown option '{name}'{hint}") from error
-        raise UserError(f"task {task}: option '{name}': {first['msg']} (found {first['input']!r})") from error
+        if first["type"] != "extra_forbidden":
+            return first["loc"], f"{first['msg']} (found {first['input']!r})"
+        known = sorted(model.model_fields)
+        hint = suggest(str(first["loc"][0]), known) if known else "; this task has no options"
+        return first["loc"], f"unknown option '{first['loc'][0]}'{hint}"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
 class HubDataset:
-    """A data set of a hub: repository, configuration, split."""
+    """A data set of a hub.
+
+    Args:
+        repository, config, split: its name there.
+        as_local: turns its rows into those of the local file where they differ.
+    """
 
     repository: str
     config: str
     split: str
+    as_local: Callable[[Iterable[Row]], Iterable[Row]] = iter
 
     def __str__(self) -> str:
         return f"{self.repository} ({self.config}, {self.split})"
 
 
-def find_rows(context: TaskContext, task: str, file_name: str, hub: HubDataset) -> tuple[bool, Rows]:
-    """The rows of a third-party task.
+def find_rows(context: TaskContext, task: str, file_name: str, hub: HubDataset) -> Rows:
+    """The rows of a third-party task, from a local file where a data folder is named, else from a hub.
 
     Args:
         context: names the data folder, if there is one.
@@ -97,16 +111,13 @@ def find_rows(context: TaskContext, task: str, file_name: str, hub: HubDataset) 
         file_name: the file in the data folder.
         hub: what is fetched where there is no data folder.
 
-    Returns:
-        Whether the rows are a local file's, and the rows.
-
     Raises:
         UserError: the data folder or its file is missing or unreadable.
         EnvironmentFault: the hub's data set cannot be had.
     """
     named = context.folder()
     if named is None:
-        return False, _hub_rows(task, file_name, hub)
+        return _hub_rows(task, file_name, hub)
     folder, by = named
     path = folder / file_name
     if not path.is_file():
@@ -114,7 +125,7 @@ def find_rows(context: TaskContext, task: str, file_name: str, hub: HubDataset) 
         raise UserError(
             f"task {task}: {what} ({by}); put the file there, or name no data folder to fetch {hub} from the hub"
         )
-    return True, read_jsonl(path)
+    return read_jsonl(path)
 
 
 def read_jsonl(path: Path) -> Rows:
@@ -225,4 +236,4 @@ def _hub_rows(task: str, file_name: str, hub: HubDataset) -> Rows:
         raise EnvironmentFault(
             f"task {task}: the data set {hub} could not be fetched from the hub ({reason}); {way_out}"
         ) from error
-    return [(f"{hub} row {i}", row) for i, row in enumerate(data)]
+    return [(f"{hub} row {i}", row) for i, row in enumerate(hub.as_local(data))]

@@ -65,3 +65,17 @@ def test_cnn_dm(shared_data: Path) -> None:
         assert task.score(question, question.reference).value == pytest.approx(1.0)
     lead = [task.score(q, " ".join(q.text.split()[:45])).value for q in questions]
     assert 0.1 < sum(lead) / len(lead) < 0.6, "the first words of an article are a fair summary, no perfect one"
+
+
+def test_mmlu_splits(shared_data: Path) -> None:
+    assert len(open_task("mmlu", shared_data, {"split": "val"}).questions()) == 1_531
+    assert len(open_task("mmlu", shared_data, {"split": "dev"}).questions()) == 285
+
+
+def test_mt_bench(shared_data: Path) -> None:
+    task = open_task("mt_bench", shared_data)
+    questions = task.questions()
+    assert [q.question_id for q in questions] == [str(number) for number in range(81, 161)]
+    assert set(Counter(q.category for q in questions).values()) == {10}
+    assert len({q.category for q in questions}) == 8
+    assert all(len(task.turns(q)) == 2 for q in questions)

@@ -12,7 +12,15 @@ from joulewise.tasks import TASKS, expand, open_task, task_names
 
 
 def test_names_and_groups() -> None:
-    assert task_names() == ["starter-maths", "starter-summarisation", "starter-choice", "gsm8k", "mmlu", "cnn_dm"]
+    assert task_names() == [
+        "starter-maths",
+        "starter-summarisation",
+        "starter-choice",
+        "gsm8k",
+        "mmlu",
+        "cnn_dm",
+        "mt_bench",
+    ]
     assert expand("starter") == ["starter-maths", "starter-summarisation", "starter-choice"]
     assert all(expand(name) == [name] for name in [*TASKS, "mine.yaml"])
 

@@ -14,7 +14,7 @@ import pytest
 
 from joulewise.errors import EnvironmentFault, UserError
 from joulewise.tasks import open_task
-from joulewise.tasks.task import question_hash
+from joulewise.tasks.task import Score, question_hash
 
 pytest.importorskip("math_verify", reason="needs the extra 'score'")
 pytest.importorskip("rouge_score", reason="needs the extra 'score'")
@@ -27,6 +27,13 @@ MMLU: list[dict[str, Any]] = [
     {"subject": "anatomy", "question": "Where?", "choices": ["here", "there", "up", "down"], "answer": 1},
     {"subject": "virology", "question": "What?", "choices": ["1", "2", "3", "4"], "answer": 3},
     {"subject": "anatomy", "question": "Who?", "choices": ["I", "you", "she", "we"], "answer": 0},
+]
+MT_BENCH: list[dict[str, Any]] = [
+    {"question_id": 81, "category": "writing", "turns": ["Write.", "Again, please."], "reference": []},
+    {"question_id": 82, "category": "math", "turns": ["Add.", "And once more."], "reference": ["1", "2"]},
+]
+MT_BENCH_HUB = [
+    {"prompt": r["turns"], "prompt_id": 4711, "category": r["category"], "reference": r["reference"]} for r in MT_BENCH
 ]
 CNN_DM = [{"id": "f00", "article": "A long text.", "highlights": "A text."}]
 
@@ -117,6 +124,68 @@ def test_mmlu_with_a_broken_row(tmp_path: Path, change: dict[str, Any], message:
         open_task("mmlu", write(tmp_path, "mmlu.jsonl.gz", rows))
 
 
+def test_mmlu_splits(tmp_path: Path) -> None:
+    write(tmp_path, "mmlu.jsonl.gz", local_mmlu())
+    assert [q.question_id for q in open_task("mmlu", tmp_path, {"split": "dev"}).questions()] == ["anatomy-dev-0"]
+    with pytest.raises(UserError, match=r"option 'split': mmlu\.jsonl\.gz holds no questions of the split 'val'"):
+        open_task("mmlu", tmp_path, {"split": "val"})
+    write(tmp_path, "mmlu.jsonl.gz", [{k: v for k, v in local_mmlu()[0].items() if k != "split"}])
+    with pytest.raises(UserError, match="the field 'split' is missing"):
+        open_task("mmlu", tmp_path)
+
+
+@pytest.mark.parametrize("answer", ["AB", "A, B", ["A", "B"], "", None])
+def test_mmlu_with_two_right_letters_or_none(tmp_path: Path, answer: Any) -> None:
+    rows = local_mmlu()
+    rows[0]["answer"] = answer
+    write(tmp_path, "mmlu.jsonl.gz", rows)
+    with pytest.raises(UserError, match=r"mmlu\.jsonl\.gz:1: the field 'answer' is wrong: .*--skip-bad"):
+        open_task("mmlu", tmp_path)
+    told: list[str] = []
+    task = open_task("mmlu", tmp_path, skip_bad=told.append)
+    assert [q.question_id for q in task.questions()] == ["virology-test-0", "anatomy-test-1"]
+    assert len(told) == 1
+
+
+def test_a_skipped_gsm8k_row_renames_no_other(tmp_path: Path) -> None:
+    (tmp_path / "gsm8k_test.jsonl").write_text("{\n" + json.dumps(GSM8K[1]) + "\n")
+    told: list[str] = []
+    task = open_task("gsm8k", tmp_path, skip_bad=told.append)
+    assert [q.question_id for q in task.questions()] == ["test-1"]
+    assert "gsm8k_test.jsonl:1: not valid JSON" in told[0]
+
+
+def test_mt_bench_from_a_file(tmp_path: Path) -> None:
+    task = open_task("mt_bench", write(tmp_path, "mt_bench_questions.jsonl", MT_BENCH))
+    assert [(q.question_id, q.category) for q in task.questions()] == [("81", "writing"), ("82", "math")]
+    assert task.third_party
+    turns = task.turns(task.questions()[0])
+    assert [[(m.role, m.content) for m in turn] for turn in turns] == [
+        [("user", "Write.")],
+        [("user", "Again, please.")],
+    ]
+    for text in ("", "An answer."):
+        assert task.score(task.questions()[0], text) == Score(None, None, None, "unscored")
+    some = open_task("mt_bench", tmp_path, {"categories": ["math"]})
+    assert [q.question_id for q in some.questions()] == ["82"]
+    with pytest.raises(UserError, match=r"option 'categories\.0': .*'humanities'"):
+        open_task("mt_bench", tmp_path, {"categories": ["maths"]})
+
+
+@pytest.mark.parametrize("change", [{"turns": ["one"]}, {"turns": ["a", "b", "c"]}, {"category": "cooking"}])
+def test_mt_bench_with_a_broken_row(tmp_path: Path, change: dict[str, Any]) -> None:
+    (name,) = change
+    write(tmp_path, "mt_bench_questions.jsonl", [MT_BENCH[0], MT_BENCH[1] | change])
+    with pytest.raises(UserError, match=rf"mt_bench_questions\.jsonl:2: the field '{name}' is wrong"):
+        open_task("mt_bench", tmp_path)
+
+
+def test_a_summary_that_nothing_can_be_compared_with(tmp_path: Path) -> None:
+    write(tmp_path, "cnn_dm.jsonl", [{**CNN_DM[0], "highlights": " . "}])
+    with pytest.raises(UserError, match=r"cnn_dm\.jsonl:1: the field 'highlights' holds no word"):
+        open_task("cnn_dm", tmp_path)
+
+
 def test_cnn_dm_from_a_file(tmp_path: Path) -> None:
     task = open_task("cnn_dm", write(tmp_path, "cnn_dm.jsonl", [{**CNN_DM[0], "origin": "elsewhere"}]))
     (question,) = task.questions()
@@ -131,37 +200,44 @@ def test_a_missing_field_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "repository", "config", "rows"),
+    ("name", "at", "hub_rows", "file", "rows"),
     [
-        ("gsm8k", "openai/gsm8k", "main", GSM8K),
-        ("mmlu", "cais/mmlu", "all", MMLU),
-        ("cnn_dm", "abisee/cnn_dailymail", "3.0.0", CNN_DM),
+        ("gsm8k", ("openai/gsm8k", "main", "test"), GSM8K, "gsm8k_test.jsonl", GSM8K),
+        ("mmlu", ("cais/mmlu", "all", "test"), MMLU, "mmlu.jsonl.gz", local_mmlu()),
+        ("cnn_dm", ("abisee/cnn_dailymail", "3.0.0", "test"), CNN_DM, "cnn_dm.jsonl", CNN_DM),
+        (
+            "mt_bench",
+            ("HuggingFaceH4/mt_bench_prompts", "default", "train"),
+            MT_BENCH_HUB,
+            "mt_bench_questions.jsonl",
+            MT_BENCH,
+        ),
     ],
 )
 def test_hub_and_file_give_the_same_questions(
     tmp_path: Path,
     hub: Callable[[Load], None],
     name: str,
-    repository: str,
-    config: str,
+    at: tuple[str, str, str],
+    hub_rows: list[dict[str, Any]],
+    file: str,
     rows: list[dict[str, Any]],
 ) -> None:
     asked = []
 
-    def load(*args: str, split: str) -> list[dict[str, Any]]:
+    def load(*args: str, split: str, **_: Any) -> list[dict[str, Any]]:
         asked.append((*args, split))
-        return rows
+        return hub_rows
 
     hub(load)
     from_hub = open_task(name)
-    assert asked == [(repository, config, "test")]
-    file = {"gsm8k": "gsm8k_test.jsonl", "mmlu": "mmlu.jsonl.gz", "cnn_dm": "cnn_dm.jsonl"}[name]
-    from_file = open_task(name, write(tmp_path, file, local_mmlu() if name == "mmlu" else rows))
+    assert asked == [at]
+    from_file = open_task(name, write(tmp_path, file, rows))
     assert from_hub.questions() == from_file.questions()
     assert [question_hash(from_hub, q) for q in from_hub.questions()] == [
         question_hash(from_file, q) for q in from_file.questions()
     ]
-    assert asked == [(repository, config, "test")], "a data folder keeps the hub out"
+    assert asked == [at], "a data folder keeps the hub out"
 
 
 @pytest.mark.parametrize("error", [ConnectionError("Couldn't reach it\nat all"), ValueError("no such config")])
@@ -194,7 +270,13 @@ def test_without_the_package_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "file"), [("gsm8k", "gsm8k_test.jsonl"), ("mmlu", "mmlu.jsonl.gz"), ("cnn_dm", "cnn_dm.jsonl")]
+    ("name", "file"),
+    [
+        ("gsm8k", "gsm8k_test.jsonl"),
+        ("mmlu", "mmlu.jsonl.gz"),
+        ("cnn_dm", "cnn_dm.jsonl"),
+        ("mt_bench", "mt_bench_questions.jsonl"),
+    ],
 )
 def test_a_missing_file_is_named_with_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, file: str
