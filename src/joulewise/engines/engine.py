@@ -147,6 +147,7 @@ class EngineInfo:
         versions: library versions that matter, by name.
         drafts: by decoding label, what drafts (name, parameters, a note such as "correctness fixture").
         notes: what a reader of the results must know, such as "weights dequantised from Q4_1".
+        quantisation: of the target's weights as they ran, such as ``nf4`` or ``gptq, 4 bits``; None if unquantised.
     """
 
     engine: str
@@ -159,6 +160,7 @@ class EngineInfo:
     versions: Mapping[str, str] = field(default_factory=dict)
     drafts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    quantisation: str | None = None
 
 
 class Engine(Protocol):

@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+Quantisation = Literal["none", "nf4", "int8", "gptq"]
+
 
 class TransformersSpec(BaseModel):
     """Hugging Face Transformers' own ``generate`` over one target model.
@@ -15,8 +17,13 @@ class TransformersSpec(BaseModel):
         draft: the draft model for decodings that need one and name none: a hub name, a folder, or ``first-layers:N``
             (the target's own first N layers: a correctness fixture, not a fast draft).
         dtype: ``auto`` is bfloat16 on a GPU and float32 on a CPU.
+        quantisation: of the target. ``none``: as its files are, which may be quantised already. ``nf4`` and ``int8``:
+            unquantised files are quantised by bitsandbytes as they are loaded. ``gptq``: the files must be a GPTQ
+            checkpoint.
+        draft_quantisation: the same of every draft that is a model of its own; ``first-layers:N`` is quantised as the
+            target is.
         device: ``auto`` is the GPU where there is one; ``balanced`` spreads the target over all visible GPUs.
-        name: label in tables; None takes the model's name.
+        name: label in tables; None takes the model's name and the quantisations.
         revision: the target's revision on the hub.
     """
 
@@ -26,14 +33,22 @@ class TransformersSpec(BaseModel):
     model: str = "default"
     draft: str | None = None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    quantisation: Quantisation = "none"
+    draft_quantisation: Quantisation = "none"
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda|cuda:\d+|balanced)$")
     name: str | None = None
     revision: str | None = None
 
     @property
     def label(self) -> str:
-        """Short name within a grid: the given one, or the last part of the model's name and the engine's kind."""
-        return self.name or f"{self.model.rstrip('/').rsplit('/', 1)[-1]}@transformers"
+        """Short name within a grid: the given one, or the last part of the model's name, the quantisations (such as
+        ``-nf4`` and ``+int8-draft``) and the engine's kind.
+        """
+        if self.name:
+            return self.name
+        target = "" if self.quantisation == "none" else f"-{self.quantisation}"
+        draft = "" if self.draft_quantisation == "none" else f"+{self.draft_quantisation}-draft"
+        return f"{self.model.rstrip('/').rsplit('/', 1)[-1]}{target}{draft}@transformers"
 
 
 EngineSpec = TransformersSpec

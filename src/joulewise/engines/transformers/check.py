@@ -1,23 +1,42 @@
 """Whether a first difference from vanilla is a near-tie that vanilla itself shows (design, rule 4).
 
 A forward over several tokens uses other kernels, and sums in another order, than a forward over one. In low precision
-that moves logits, and where the best lie close together either may win.
+that moves logits, and where the best lie close together either may win. An int8 forward goes further: which
+activations stay unquantised depends on every token in it, so drafted tokens move the logits before them too, even where
+they are rejected.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
 import torch
 from transformers import DynamicCache, EncoderDecoderCache
 
-from joulewise.engines.engine import LosslessCheck, Round
+from joulewise.engines.engine import LosslessCheck
 from joulewise.engines.transformers.loading import Loaded, quiet
 
 _LOW_PRECISION = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One forward of a reading.
+
+    Args:
+        draft: what goes through behind the token that is due: so many of the output's own tokens, or these token ids.
+        accepted: how many of them stay in the cache; ``Step(0, 0)`` is vanilla's step.
+    """
+
+    draft: int | Sequence[int]
+    accepted: int
+
+
+PLAIN = Step(0, 0)
 
 
 def explain_difference(
@@ -26,14 +45,14 @@ def explain_difference(
     reference: Sequence[int],
     output: Sequence[int],
     width: int,
-    rounds: Sequence[Round],
+    rounds: Sequence[Step],
 ) -> LosslessCheck:
     """The verdict on two different outputs.
 
     ``gap`` is the difference between the target's logits of vanilla's token and of the other one (its two best, as a
     rule) where the outputs part, as vanilla sees it: the prompt in one forward, then one token at a time. ``control``
     is the largest change of that difference when the target alone reads the same tokens in other widths: all in one
-    forward, ``width`` at a time, and in the very widths of the rounds.
+    forward, ``width`` at a time, and in the very forwards of the rounds.
 
     Args:
         target: the model.
@@ -41,7 +60,7 @@ def explain_difference(
         reference: vanilla's output tokens.
         output: the other decoding's.
         width: the most tokens of one verification forward (drafted tokens and one more).
-        rounds: those that gave ``output``; empty if not known.
+        rounds: those that gave ``output``, with what they drafted; empty if not known.
     """
     pairs = enumerate(zip(reference, output, strict=False))
     index = next((i for i, (a, b) in pairs if a != b), None)
@@ -50,16 +69,17 @@ def explain_difference(
         return LosslessCheck("different", shorter, note="one output ends where the other goes on")
     ids = prompt.to(target.model.device)
     ours, theirs = reference[index], output[index]
-    others: list[Iterable[Round]] = [[Round(index, index)], repeat(Round(width - 1, width - 1))]
+    others: list[Iterable[Step]] = [[Step(index, index)], repeat(Step(width - 1, width - 1))]
     if rounds:
         others.append(rounds)
     with quiet(), torch.inference_mode():
-        logits = next_logits(target, ids, reference, index, repeat(Round(0, 0)))
+        logits = next_logits(target, ids, reference, index, repeat(PLAIN))
         changed = [next_logits(target, ids, output, index, way) for way in others]
     gap = float(logits[ours] - logits[theirs])
     control = max(abs(float(o[ours] - o[theirs]) - gap) for o in changed)
     better = int((logits > logits[theirs]).sum()) - int(gap > 0)
-    return judge(index, gap, control, better=better, low_precision=target.model.dtype in _LOW_PRECISION)
+    low_precision = target.model.dtype in _LOW_PRECISION or target.quantisation is not None
+    return judge(index, gap, control, better=better, low_precision=low_precision)
 
 
 def judge(index: int, gap: float, control: float, *, better: int, low_precision: bool) -> LosslessCheck:
@@ -70,7 +90,7 @@ def judge(index: int, gap: float, control: float, *, better: int, low_precision:
         gap: logit of vanilla's token less that of the other.
         control: the largest change of the gap between forward widths.
         better: how many further tokens the target likes better than the other one.
-        low_precision: whether the model runs in bfloat16 or float16.
+        low_precision: whether the model runs in bfloat16 or float16, or is quantised.
     """
     if not low_precision:
         return LosslessCheck("different", index, gap, control, "float32 leaves no room for ties")
@@ -78,7 +98,7 @@ def judge(index: int, gap: float, control: float, *, better: int, low_precision:
     return LosslessCheck("tie" if abs(gap) <= control else "different", index, gap, control, note)
 
 
-def next_logits(target: Loaded, prompt: Any, tokens: Sequence[int], index: int, rounds: Iterable[Round]) -> Any:
+def next_logits(target: Loaded, prompt: Any, tokens: Sequence[int], index: int, steps: Iterable[Step]) -> Any:
     """The target's logits for output token ``index``, shape ``(rows,)``, float32, read as rounds of speculation would.
 
     Args:
@@ -86,7 +106,7 @@ def next_logits(target: Loaded, prompt: Any, tokens: Sequence[int], index: int, 
         prompt: token ids, shape ``(1, tokens)``.
         tokens: the output; the first ``index`` come before, and what follows only fills a forward's width.
         index: which output token is asked for.
-        rounds: how many tokens go through together and how many of them stay; ``Round(0, 0)`` is a plain step.
+        steps: the forwards, in order.
     """
     model = target.model
     name = "input_ids"
@@ -101,18 +121,20 @@ def next_logits(target: Loaded, prompt: Any, tokens: Sequence[int], index: int, 
     cache_name = "cache" if "cache" in inspect.signature(type(model).forward).parameters else "past_key_values"
     fixed |= {cache_name: cache, "use_cache": True}
     start, unread = 0, prompt
-    for r in rounds:
-        draft = [*tokens[start : start + r.drafted], *repeat(tokens[0], start + r.drafted - len(tokens))]
+    for step in steps:
+        draft = step.draft
+        if isinstance(draft, int):
+            draft = [*tokens[start : start + draft], *repeat(tokens[0], start + draft - len(tokens))]
         inputs = torch.cat((unread, prompt.new_tensor([draft])), dim=1)
-        kept = {"logits_to_keep": r.drafted + 1} if model._supports_logits_to_keep() else {}
+        kept = {"logits_to_keep": len(draft) + 1} if model._supports_logits_to_keep() else {}
         outputs = model(**{name: inputs}, **fixed, **kept)
-        if index <= start + r.accepted:
-            return outputs.logits[0, index - start - r.drafted - 1].float()
-        if r.drafted > r.accepted:
-            cache.crop(r.accepted - r.drafted)
-        start += r.accepted + 1
+        if index <= start + step.accepted:
+            return outputs.logits[0, index - start - len(draft) - 1].float()
+        if len(draft) > step.accepted:
+            cache.crop(step.accepted - len(draft))
+        start += step.accepted + 1
         unread = prompt.new_tensor([[tokens[start - 1]]])
-    raise ValueError(f"the rounds end before output token {index}")
+    raise ValueError(f"the steps end before output token {index}")
 
 
 def _fresh_cache(model: Any) -> Any:

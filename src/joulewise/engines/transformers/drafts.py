@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from joulewise.engines.transformers.loading import Loaded, load, make_neutral, quiet
+from joulewise.engines.transformers.quantisation import parameters
 from joulewise.errors import UserError
+
+if TYPE_CHECKING:
+    from joulewise.engines.spec import Quantisation
 
 FIRST_LAYERS = "first-layers:"
 _PROBE = "The sum of 17 and 25 is 42."
@@ -31,21 +35,22 @@ class Draft:
     note: str
 
 
-def open_draft(name: str, target: Loaded) -> Draft:
+def open_draft(name: str, target: Loaded, quantisation: Quantisation = "none") -> Draft:
     """Load the draft that a plan names, on the target's device and in its dtype.
 
     Args:
         name: a hub name, a folder, or ``first-layers:N`` of the target.
         target: the model that verifies.
+        quantisation: of a draft that is a model of its own.
 
     Raises:
         UserError: no such model, or one that cannot draft for this target.
-        EnvironmentFault: no memory left.
+        EnvironmentFault: no memory left, or a package that is missing.
     """
     if name.startswith(FIRST_LAYERS):
         return _first_layers(int(name.removeprefix(FIRST_LAYERS)), target)
     device = str(target.model.device)
-    draft = load(name, None, str(target.model.dtype).removeprefix("torch."), device)
+    draft = load(name, None, str(target.model.dtype).removeprefix("torch."), device, quantisation)
     if draft.encoder_decoder != target.encoder_decoder:
         kinds = {True: "an encoder-decoder", False: "decoder-only"}
         raise UserError(
@@ -57,7 +62,7 @@ def open_draft(name: str, target: Loaded) -> Draft:
         _drop_padding(draft, target)
     else:
         _require_match(target, draft)
-    note = f"{name}, {draft.model.num_parameters():,} parameters"
+    note = f"{name}, {parameters(draft.model):,} parameters"
     if not same:
         note += ", another tokenizer: drafts are translated through text, and drafted tokens are counted after that"
     return Draft(draft, same, "; ".join((note, *draft.notes)))
@@ -124,19 +129,23 @@ def _first_layers(count: int, target: Loaded) -> Draft:
     _share_modules(model, target.model)
     # Transformers 5.17 sizes a T5 cache by the encoder's number of layers, which is built (and shared) already.
     model.config.num_hidden_layers = count
-    loaded = make_neutral(f"{FIRST_LAYERS}{count}", model.eval(), target.tokenizer)
+    loaded = make_neutral(f"{FIRST_LAYERS}{count}", model.eval(), target.tokenizer, quantisation=target.quantisation)
     note = (
-        f"the target's own first {count} of {total} layers, {model.num_parameters():,} parameters, all shared with it: "
+        f"the target's own first {count} of {total} layers, {parameters(model):,} parameters, all shared with it: "
         "a correctness fixture, not a fast draft"
     )
     return Draft(loaded, True, note)
 
 
 def _share_modules(draft: nn.Module, target: nn.Module) -> None:
-    """Put the target's modules in the draft's place, wherever both hold the same parameters."""
+    """Put the target's modules in the draft's place, wherever both have the same parts.
+
+    Parts, not parameters: a quantised layer may hold its weights as something else, and the draft's are not quantised.
+    """
     for name, child in draft.named_children():
         other: Any = getattr(target, name)
-        if [n for n, _ in child.named_parameters()] == [n for n, _ in other.named_parameters()]:
+        parts = [n for n, _ in child.named_modules()]
+        if len(parts) == 1 or parts == [n for n, _ in other.named_modules()]:
             setattr(draft, name, other)
         else:
             _share_modules(child, other)

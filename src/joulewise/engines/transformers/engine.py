@@ -15,11 +15,13 @@ from joulewise.decoding import CoGA, DyGA, PromptLookup, Vanilla
 from joulewise.decoding.spec import Decoding
 from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Message, Request
 from joulewise.engines.spec import TransformersSpec
+from joulewise.engines.transformers.quantisation import libraries, parameters, require_packages
 from joulewise.errors import ContextLengthError, UserError
 
 if TYPE_CHECKING:
     from joulewise.engines.transformers.drafts import Draft
     from joulewise.engines.transformers.loading import Loaded
+    from joulewise.engines.transformers.rounds import Proposal
 
 _LIBRARIES = ("transformers", "tokenizers", "accelerate", "safetensors")
 
@@ -28,6 +30,8 @@ class TransformersEngine:
     """One target model, its drafts, and Transformers' own loops. See ``Engine`` for the methods' contract."""
 
     def __init__(self, spec: TransformersSpec) -> None:
+        require_packages(spec.quantisation, f"quantisation: {spec.quantisation}")
+        require_packages(spec.draft_quantisation, f"draft_quantisation: {spec.draft_quantisation}")
         self._spec = spec
         self._target: Loaded | None = None
         self._drafts: dict[str, Draft] = {}
@@ -44,6 +48,12 @@ class TransformersEngine:
             )
         if draft and draft.startswith("first-layers:") and not re.fullmatch(r"first-layers:[1-9]\d*", draft):
             return f"draft {draft!r} is not of the form first-layers:N with N from 1"
+        if draft and draft.startswith("first-layers:") and self._spec.draft_quantisation != "none":
+            return (
+                f"the draft {draft} shares the target's weights, which draft_quantisation: "
+                f"{self._spec.draft_quantisation} cannot change: leave that out, or name a model as the draft (the "
+                "target itself, say)"
+            )
         if not isinstance(decoding, Vanilla) and self._target is not None and self._target.model._is_stateful:
             return f"{self._spec.model} keeps a state that cannot be rolled back, as {decoding.label} would need"
         if isinstance(decoding, PromptLookup) and self._encoder_decoder():
@@ -61,7 +71,7 @@ class TransformersEngine:
         from joulewise.engines.transformers.loading import load
 
         spec = self._spec
-        self._target = target = load(spec.model, spec.revision, spec.dtype, spec.device)
+        self._target = target = load(spec.model, spec.revision, spec.dtype, spec.device, spec.quantisation)
         drafts = {}
         for decoding in decodings:
             if reason := self.refuses(decoding):
@@ -70,17 +80,19 @@ class TransformersEngine:
             if name is None:
                 continue
             if name not in self._drafts:
-                self._drafts[name] = open_draft(name, target)
+                self._drafts[name] = open_draft(name, target, spec.draft_quantisation)
             drafts[decoding.label] = self._drafts[name].note
         model = target.model
         versions = {"torch": torch.__version__} | {name: _version(name) for name in _LIBRARIES}
         if torch.version.cuda:
             versions["cuda"] = torch.version.cuda
+        for loaded in (target, *(draft.loaded for draft in self._drafts.values())):
+            versions |= libraries(loaded.quantisation)
         return EngineInfo(
             engine="transformers",
             model=spec.model,
             model_class=type(model).__name__,
-            parameters=model.num_parameters(),
+            parameters=parameters(model),
             dtype=str(model.dtype).removeprefix("torch."),
             devices=tuple(sorted({str(parameter.device) for parameter in model.parameters()})),
             context_length=target.context_length,
@@ -91,10 +103,15 @@ class TransformersEngine:
                 f"attention: {model.config._attn_implementation}",
                 f"torch threads: {torch.get_num_threads()}",
             ),
+            quantisation=target.quantisation,
         )
 
     def generate(self, request: Request, decoding: Decoding) -> Generation:
         """Generate by one call of ``model.generate``; see ``Engine.generate``."""
+        return self._generate(request, decoding)[0]
+
+    def _generate(self, request: Request, decoding: Decoding) -> tuple[Generation, list[Proposal]]:
+        """The generation and what each round of it proposed."""
         import torch
 
         from joulewise.engines.transformers.calls import first_forward, generation_config, seeded, set_draft
@@ -145,7 +162,7 @@ class TransformersEngine:
         ends = () if request.ignore_eos else target.eos_token_ids
         length = next((i + 1 for i, token in enumerate(new) if token in ends), len(new))
         produced = sum(r.accepted + 1 for r in rounds) if rounds else len(new)
-        return Generation(
+        generation = Generation(
             text=target.tokenizer.decode(new[:length], skip_special_tokens=True),
             token_ids=tuple(new[:length]),
             prompt_tokens=prompt.shape[1],
@@ -156,6 +173,7 @@ class TransformersEngine:
             wasted_tokens=produced - length,
             rounds=rounds,
         )
+        return generation, proposals
 
     def check_lossless(
         self, request: Request, decoding: Decoding, reference: Sequence[int], output: Sequence[int]
@@ -167,12 +185,13 @@ class TransformersEngine:
             return LosslessCheck("not_checked", note=f"{decoding.label} is lossy")
         if tuple(reference) == tuple(output):
             return LosslessCheck("identical")
-        from joulewise.engines.transformers.check import explain_difference
+        from joulewise.engines.transformers.check import Step, explain_difference
 
         target, _ = self._ready(Vanilla())
         width = decoding.tokens + 1 if isinstance(decoding, CoGA | DyGA | PromptLookup) else 1
-        again = self.generate(request, decoding)
-        rounds = again.rounds if again.token_ids == tuple(output) else ()
+        again, proposals = self._generate(request, decoding)
+        drafts = [proposal.draft.tolist() for proposal in proposals] if again.token_ids == tuple(output) else []
+        rounds = [Step(draft, r.accepted) for draft, r in zip(drafts, again.rounds, strict=False)]
         return explain_difference(target, self._encode(target, request.messages), reference, output, width, rounds)
 
     def close(self) -> None:

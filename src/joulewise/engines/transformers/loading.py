@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
@@ -15,7 +18,11 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError
 
 from joulewise.engines.default_model import NOTE, default_model_folder
+from joulewise.engines.transformers.quantisation import describe, loading_config, stated
 from joulewise.errors import EnvironmentFault, UserError
+
+if TYPE_CHECKING:
+    from joulewise.engines.spec import Quantisation
 
 DEFAULT = "default"
 
@@ -31,6 +38,7 @@ class Loaded:
         eos_token_ids: the tokens that end an output; empty if the model names none.
         special: the other special tokens that ``generate`` needs, by the name of its argument.
         notes: what a reader of the results must know.
+        quantisation: of its weights, such as ``nf4``; None if unquantised.
     """
 
     name: str
@@ -39,6 +47,7 @@ class Loaded:
     eos_token_ids: tuple[int, ...]
     special: Mapping[str, int]
     notes: tuple[str, ...] = ()
+    quantisation: str | None = None
 
     @property
     def encoder_decoder(self) -> bool:
@@ -64,19 +73,35 @@ class Loaded:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep the library's advice and progress bars off the terminal; its errors are raised anyway."""
-    logging = transformers.utils.logging
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    library = transformers.utils.logging
+    verbosity, bars = library.get_verbosity(), library.is_progress_bar_enabled()
+    # In bfloat16, bitsandbytes warns at every int8 multiplication.
+    bitsandbytes = logging.getLogger("bitsandbytes")
+    level = bitsandbytes.level
+    library.set_verbosity_error()
+    library.disable_progress_bar()
+    bitsandbytes.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        logging.set_verbosity(verbosity)
+        bitsandbytes.setLevel(level)
+        library.set_verbosity(verbosity)
         if bars:
-            logging.enable_progress_bar()
+            library.enable_progress_bar()
 
 
-def load(name: str, revision: str | None, dtype: str, device: str) -> Loaded:
+@contextmanager
+def _hushed(files: str | None) -> Iterator[None]:
+    """Keep what gptqmodel prints, past every log level, off the terminal while quantised files are loaded."""
+    if files is None:
+        yield
+        return
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def load(name: str, revision: str | None, dtype: str, device: str, quantisation: Quantisation = "none") -> Loaded:
     """Load a causal or an encoder-decoder model with its tokenizer. Weights come from safetensors files only.
 
     Args:
@@ -84,10 +109,11 @@ def load(name: str, revision: str | None, dtype: str, device: str) -> Loaded:
         revision: on the hub; None takes the newest.
         dtype: ``auto`` or a torch dtype's name.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``balanced``.
+        quantisation: see ``TransformersSpec``.
 
     Raises:
-        UserError: no such model, or files that are not a model.
-        EnvironmentFault: no such device, or no memory left on it.
+        UserError: no such model, files that are not a model, or a quantisation that does not fit it.
+        EnvironmentFault: no such device, no memory left on it, or a package that is missing.
     """
     place = _place(device)
     if dtype == "auto":
@@ -95,24 +121,32 @@ def load(name: str, revision: str | None, dtype: str, device: str) -> Loaded:
     folder = _folder(name, revision)
     with quiet(), _explained(name, place):
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        files = stated(config)
+        how = loading_config(name, quantisation, files, getattr(torch, dtype))
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         family = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
-        model = family.from_pretrained(
-            folder,
-            dtype=getattr(torch, dtype),
-            device_map=place,
-            use_safetensors=True,
-            trust_remote_code=False,
-        )
+        with _hushed(files):
+            model = family.from_pretrained(
+                folder,
+                dtype=getattr(torch, dtype),
+                device_map=place,
+                use_safetensors=True,
+                trust_remote_code=False,
+                # The argument may not be there at all where the files say how they are quantised.
+                **({} if how is None else {"quantization_config": how}),
+            )
     if not tokenizer.get_vocab():
         raise UserError(f"The model {name} comes without a tokenizer: add its tokenizer files to {folder}.")
     notes: tuple[str, ...] = (NOTE,) if name == DEFAULT else ()
     if folder.parent.name == "snapshots":
         notes += (f"revision {folder.name}",)
-    return make_neutral(name, model.eval(), tokenizer, notes)
+    runs, told = describe(name, model, quantisation, files)
+    return make_neutral(name, model.eval(), tokenizer, notes + told, runs)
 
 
-def make_neutral(name: str, model: Any, tokenizer: Any, notes: tuple[str, ...] = ()) -> Loaded:
+def make_neutral(
+    name: str, model: Any, tokenizer: Any, notes: tuple[str, ...] = (), quantisation: str | None = None
+) -> Loaded:
     """Take the special tokens out of a model's generation config and leave nothing else in it.
 
     ``generate`` fills whatever a call leaves open from the model's own config: a repetition penalty, a minimum length,
@@ -137,7 +171,7 @@ def make_neutral(name: str, model: Any, tokenizer: Any, notes: tuple[str, ...] =
     }
     special = {key: value for key, value in candidates.items() if value is not None}
     model.generation_config = transformers.GenerationConfig(**special)
-    return Loaded(name, model, tokenizer, eos_token_ids, special, notes)
+    return Loaded(name, model, tokenizer, eos_token_ids, special, notes, quantisation)
 
 
 def _folder(name: str, revision: str | None) -> Path:
@@ -186,7 +220,7 @@ def _explained(name: str, place: str) -> Iterator[None]:
         raise out_of_memory(name, place) from error
     except ImportError as error:
         raise EnvironmentFault(f"The model {name} needs a library that is missing: {_first_line(error)}") from error
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise UserError(f"The model {name} could not be loaded: {_first_line(error)}") from error
 
 
