@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -115,7 +117,13 @@ class RunTable:
 
 
 _BATCH = 4096
-"""Trials held as Python values at a time: a ledger may be larger than the memory."""
+"""Trials whose columns are Python lists at a time: a ledger may be larger than the memory."""
+
+_PLAIN = (*(name for name in SCHEMA.names if name in Trial.model_fields), "duration_s")
+_MEASURED = ("provenance", "energy_j", "start_edge_j", "end_edge_j", "sampling_j", "gain_j", "offset_j")
+_VERDICT = ("status", "first_difference", "gap", "control", "note")
+_NOT_THERE = (None,) * len(_MEASURED)
+_plain, _measured, _verdict = (attrgetter(*names) for names in (_PLAIN, _MEASURED, _VERDICT))
 
 _Columns: TypeAlias = dict[str, Any]
 
@@ -128,88 +136,116 @@ def rows_to_arrow(run: str, records: Iterable[tuple[int, Trial | Check]]) -> pa.
         records: line numbers and lines in the order of the ledger; of two Trials (or Checks) with the same ``trial_id``
             the later one counts.
     """
-    rows: dict[str, int] = {}
-    checks: dict[str, tuple[int, Check]] = {}
+    last: dict[str, int] = {}
+    checks: dict[str, tuple[Any, ...]] = {}
     batches: list[pa.RecordBatch] = []
-    trials: list[tuple[int, Trial]] = []
+    rows: list[tuple[Any, ...]] = []
+    rounds: list[int] = []
     for number, record in records:
         if isinstance(record, Check):
-            checks[record.trial_id] = number, record
+            checks[record.trial_id] = (number, *_verdict(record))
             continue
-        rows[record.trial_id] = len(batches) * _BATCH + len(trials)
-        trials.append((number, record))
-        if len(trials) == _BATCH:
-            batches.append(_batch(run, trials))
-            trials = []
-    batches.append(_batch(run, trials))
+        # Taken apart at once: records that pile up cost more time in the garbage collector than everything else here.
+        last[record.trial_id] = len(batches) * _BATCH + len(rows)
+        rows.append(_row(number, record, rounds))
+        if len(rows) == _BATCH:
+            batches.append(_batch(run, rows, rounds))
+            rows, rounds = [], []
+    if rows:
+        batches.append(_batch(run, rows, rounds))
+    if not batches:
+        return SCHEMA.empty_table()
     table = pa.Table.from_batches(batches)
-    if len(rows) < table.num_rows:
-        table = table.take(list(rows.values()))
-    columns = dict(zip(table.column_names, table.columns, strict=True)) | _check_columns([checks.get(i) for i in rows])
+    if len(last) < table.num_rows:
+        table = table.take(list(last.values()))
+    columns = dict(zip(table.column_names, table.columns, strict=True)) | _check_columns([checks.get(i) for i in last])
     return pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
-def _batch(run: str, trials: Sequence[tuple[int, Trial]]) -> pa.RecordBatch:
+def _row(number: int, trial: Trial, rounds: list[int]) -> tuple[Any, ...]:
+    """A Trial's values, rounds apart: those go, drafted and accepted in turn, to the end of ``rounds``."""
+    generations = trial.generations
+    for generation in generations:
+        rounds.extend(chain.from_iterable(generation.rounds))
+    gpu = cpu = dram = _NOT_THERE
+    for part in trial.energy:
+        if part.component == "gpu":
+            gpu = _measured(part)
+        elif part.component == "cpu":
+            cpu = _measured(part)
+        else:
+            dram = _measured(part)
+    return (
+        number,
+        *_plain(trial),
+        sum([g.prompt_tokens for g in generations]),
+        sum([g.output_tokens for g in generations]),
+        sum([g.wasted_tokens for g in generations]),
+        "+".join([g.output_hash for g in generations]) or None,
+        sum([len(g.rounds) for g in generations]),
+        *gpu,
+        *cpu,
+        *dram,
+    )
+
+
+_OTHERS = ("prompt_tokens", "output_tokens", "wasted_tokens", "output_hash", "rounds")
+
+
+def _batch(run: str, rows: Sequence[tuple[Any, ...]], rounds: Sequence[int]) -> pa.RecordBatch:
     """Everything but the verdicts."""
-    plain = [name for name in SCHEMA.names if name in Trial.model_fields]
-    columns: _Columns = {name: [getattr(trial, name) for _, trial in trials] for name in plain}
-    rounds = [[r for g in trial.generations for r in g.rounds] for _, trial in trials]
-    drafted, accepted = ([[r[i] for r in found] for found in rounds] for i in (0, 1))
-    columns |= {
-        name: [sum(getattr(g, name) for g in trial.generations) for _, trial in trials]
-        for name in ("prompt_tokens", "output_tokens", "wasted_tokens")
-    }
-    columns |= {
-        "run": [run] * len(trials),
-        "ledger_line": [number for number, _ in trials],
-        "duration_s": [trial.duration_s for _, trial in trials],
-        "output_hash": ["+".join(g.output_hash for g in trial.generations) or None for _, trial in trials],
-        "rounds": [len(found) for found in rounds],
-        "drafted_tokens": [sum(found) for found in drafted],
-        "accepted_tokens": [sum(found) for found in accepted],
-        "drafted_per_round": drafted,
-        "accepted_per_round": accepted,
-        **_energy_columns([trial for _, trial in trials]),
-    }
-    fields = [field for field in SCHEMA if field.name in columns]
-    arrays = [pa.array(columns[f.name], f.type, from_pandas=True) for f in fields]  # from_pandas: nan is null
+    names = ("ledger_line", *_PLAIN, *_OTHERS)
+    values = list(zip(*rows, strict=True))
+    columns: _Columns = dict(zip(names, values, strict=False))
+    columns |= {"run": [run] * len(rows), **_energy_columns(values[len(names) :])}
+    ends = np.cumsum([0, *columns["rounds"]], dtype=np.int32)
+    for name, of_round in zip(("drafted", "accepted"), np.array(rounds, dtype=np.int32).reshape(-1, 2).T, strict=True):
+        columns[f"{name}_per_round"] = pa.ListArray.from_arrays(ends, np.ascontiguousarray(of_round))
+        sums = np.concatenate([[0], np.cumsum(of_round)])
+        columns[f"{name}_tokens"] = sums[ends[1:]] - sums[ends[:-1]]
+    fields = [f for f in SCHEMA if f.name in columns]
+    arrays = [
+        column if isinstance(column := columns[f.name], pa.Array) else pa.array(column, f.type, from_pandas=True)
+        for f in fields  # from_pandas: nan is null
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _check_columns(checks: Sequence[tuple[int, Check] | None]) -> _Columns:
-    columns: _Columns = {"check_line": [None if found is None else found[0] for found in checks]}
-    for name in ("status", "first_difference", "gap", "control", "note"):
-        columns[f"check_{name}"] = [None if found is None else getattr(found[1], name) for found in checks]
-    return {name: pa.array(values, SCHEMA.field(name).type) for name, values in columns.items()}
+def _check_columns(checks: Sequence[tuple[Any, ...] | None]) -> _Columns:
+    names = ("check_line", *(f"check_{name}" for name in _VERDICT))
+    values = zip(*(found or (None,) * len(names) for found in checks), strict=True)
+    return {name: pa.array(column, SCHEMA.field(name).type) for name, column in zip(names, values, strict=True)}
 
 
-def _energy_columns(trials: Sequence[Trial]) -> _Columns:
-    """Joules by component and in total, as ``ComponentEnergy`` and ``sum_components`` define them, column by column."""
-    records = [{str(part.component): part for part in trial.energy} for trial in trials]
+def _energy_columns(values: Sequence[Sequence[Any]]) -> _Columns:
+    """Joules by component and in total, as ``ComponentEnergy`` and ``sum_components`` define them, column by column.
+
+    Args:
+        values: ``_MEASURED`` of each component, one after the other, each of shape ``(Trials,)``.
+    """
     columns: _Columns = {}
-    sums = []
-    for component in COMPONENTS[:-1]:
-        parts = [found.get(component) for found in records]
+    parts, kinds = [], []
+    for i, component in enumerate(COMPONENTS[:-1]):
+        kind, *joules = values[i * len(_MEASURED) : (i + 1) * len(_MEASURED)]
         energy, start, end, sampling, gain, offset = (
-            np.array([None if part is None else getattr(part, name) for part in parts], dtype=np.float64)
-            for name in ("energy_j", "start_edge_j", "end_edge_j", "sampling_j", "gain_j", "offset_j")
+            pa.array(column, pa.float64()).to_numpy(zero_copy_only=False) for column in joules
         )
         figures = np.stack([energy, np.sqrt(start**2 + end**2 + sampling**2), gain, offset])
-        provenances = np.array([None if part is None else part.provenance for part in parts], dtype=object)
-        columns |= _component_columns(component, figures, provenances)
-        sums.append((figures, provenances))
-    there = np.stack([p != None for _, p in sums])  # noqa: E711 (element by element)
-    figures = np.stack([f for f, _ in sums], axis=1)  # (figure, component, Trial)
-    figures[1] **= 2
-    known = np.where(there, figures, 0.0).sum(axis=1)
-    known[1] **= 0.5
-    # A partial sum is not a total.
-    unknown, modelled = np.isnan(known[0]), np.stack([p == "modelled" for _, p in sums]).any(axis=0)
-    known[1:, unknown] = 0.0
-    known[:, ~there.any(axis=0)] = np.nan
-    provenances = np.where(unknown, "unknown", np.where(modelled, "modelled", "measured")).astype(object)
-    provenances[~there.any(axis=0)] = None
-    return columns | _component_columns("total", known, provenances)
+        columns |= _component_columns(component, figures, kind)
+        parts.append(figures)
+        kinds.append(kind)
+    there = np.array(kinds, dtype=object) != None  # noqa: E711 (element by element)
+    figures = np.where(there, np.stack(parts, axis=1), 0.0)  # (figure, component, Trial)
+    total = figures.sum(axis=1)
+    total[1] = np.sqrt((figures[1] ** 2).sum(axis=0))
+    unknown, nothing = np.isnan(total[0]), ~there.any(axis=0)  # a partial sum is not a total
+    total[1:, unknown] = 0.0
+    total[:, nothing] = np.nan
+    modelled = (np.array(kinds, dtype=object) == "modelled").any(axis=0)
+    provenances = np.where(modelled, "modelled", "measured").astype(object)
+    provenances[unknown] = "unknown"
+    provenances[nothing] = None
+    return columns | _component_columns("total", total, provenances)
 
 
 def _component_columns(component: str, figures: npt.NDArray[np.float64], provenances: Any) -> _Columns:
