@@ -244,7 +244,10 @@ def set_attributes(path: str, attributes: int, flags: int) -> None:
 def confine(request: dict[str, Any], uid: int, gid: int) -> None:
     """Limits, and no privilege left. Nothing before this was the program's; everything after is."""
     os.setsid()
-    for name, value in request["limits"].items():
+    limits: dict[str, int] = request["limits"]
+    if os.geteuid() != 0:
+        limits["RLIMIT_NPROC"] += 2  # in a user namespace, the outer process and init count, too
+    for name, value in limits.items():
         hard = value + 1 if name == "RLIMIT_CPU" else value
         resource.setrlimit(getattr(resource, name), (value, hard))
     machine = ARCHITECTURES[os.uname().machine][1]
