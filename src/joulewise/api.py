@@ -18,6 +18,7 @@ def run(
     data: Path | str | None = None,
     resume: bool = False,
     limit: int | None = None,
+    skip_bad: bool = False,
 ) -> RunResult:
     """Run a plan, as ``joulewise run`` does.
 
@@ -27,6 +28,7 @@ def run(
         data: where third-party data sets lie; ``JOULEWISE_DATA`` if left out.
         resume: go on with the run that ``out`` holds.
         limit: at most so many questions a task.
+        skip_bad: leave broken lines of the tasks' data out, instead of refusing the first one.
 
     Returns:
         How it ended; ``joulewise.load`` takes it.
@@ -44,4 +46,5 @@ def run(
             data_dir=None if data is None else Path(data),
             resume=resume,
             limit=limit,
+            skip_bad=skip_bad,
         )

@@ -3,6 +3,7 @@
 plan.yaml           the plan as it was run
 environment.json    versions, devices, clocks, limits, git state, engines, sources
 idle.json           idle power with the weights loaded
+skipped.json        broken lines of task data that were left out (--skip-bad), if there were any
 ledger.jsonl        one Trial or Check per line, flushed to disk
 timeline/*.parquet  the raw readings of every source between
 run.lock            held while a run writes here
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from joulewise.table import RunTable
 
 LEDGER = "ledger.jsonl"
+SKIPPED = "skipped.json"
 
 
 @dataclass(frozen=True)
@@ -104,11 +106,11 @@ def _what_is_wrong(line: bytes, error: ValidationError) -> str:
         data = json.loads(line)
         version, kind = data["schema_version"], data["kind"]
     except (ValueError, KeyError, TypeError):
-        kind = None
-    if kind is None or (kind not in ("trial", "check") and not version > SCHEMA_VERSION):
-        return "not a line of a Joulewise ledger; restore the file from a copy"
-    if version > SCHEMA_VERSION:
+        version = kind = None
+    if isinstance(version, int) and version > SCHEMA_VERSION:
         return _newer(version)
+    if kind not in ("trial", "check"):
+        return "not a line of a Joulewise ledger; restore the file from a copy"
     first = error.errors()[0]
     field = ".".join(map(str, first["loc"][1:]))  # the first part is the kind of line
     return f"{field}: {first['msg']}; restore the file from a copy"
@@ -136,8 +138,10 @@ class RunFolder:
         """
         self.path = path
         self.notices: list[str] = []
-        if resume and not (path / "plan.yaml").exists():
-            raise UserError(f"{path}: there is no run to resume here; leave out --resume to start one")
+        if resume:
+            if not (path / "plan.yaml").exists() and not (path / LEDGER).exists():
+                raise UserError(f"{path}: there is no run to resume here; leave out --resume to start one")
+            _check_complete(path)
         with _told(path):
             path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(path / "run.lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -165,7 +169,7 @@ class RunFolder:
         if content.trials and not resume:
             raise UserError(f"{self.path}: holds a run; go on with --resume, or choose another with --out")
         if resume:
-            before = load_yaml(plan_file, Plan)
+            before = _recorded_plan(plan_file)
             if before.content_hash != plan.content_hash:
                 changed = ", ".join(n for n in Plan.model_fields if getattr(before, n) != getattr(plan, n))
                 raise UserError(
@@ -174,7 +178,7 @@ class RunFolder:
                 )
         else:
             # A run that failed before its first Trial (no such model, say) leaves nothing that is worth keeping.
-            for left_over in ("environment.json", "idle.json"):
+            for left_over in ("environment.json", "idle.json", SKIPPED):
                 (self.path / left_over).unlink(missing_ok=True)
             self.write("plan.yaml", yaml.safe_dump(plan.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
         if content.torn:
@@ -297,7 +301,7 @@ def load(runs: os.PathLike[str] | str | Iterable[os.PathLike[str] | str]) -> Run
         runs: run folders (those that ``joulewise run`` wrote), or what ``joulewise.run`` returned.
 
     Raises:
-        UserError: not a run folder, or a ledger that is broken; with the place.
+        UserError: not a run folder, one with files missing or damaged, or one of a newer version.
     """
     import pyarrow as pa
 
@@ -310,13 +314,21 @@ def load(runs: os.PathLike[str] | str | Iterable[os.PathLike[str] | str]) -> Run
     named: dict[str, Path] = {}
     warnings: list[str] = []
     for folder in folders:
-        if not (folder / "plan.yaml").is_file():
-            raise UserError(f"{folder}: not a run folder (no plan.yaml in it); give one that `joulewise run` made")
+        _check_complete(folder)
         name = _unique(folder.resolve().name, named)
         named[name] = folder
-        plans[name] = load_yaml(folder / "plan.yaml", Plan).model_dump(mode="json")
-        environments[name] = {**_read_json(folder / "environment.json"), **_read_json(folder / "idle.json")}
+        plans[name] = _recorded_plan(folder / "plan.yaml").model_dump(mode="json")
+        parts = [read_json(folder / part) for part in ("environment.json", "idle.json", SKIPPED)]
+        environments[name] = {key: value for part in parts for key, value in part.items()}
+        for task, faults in parts[-1].get("skipped", {}).items():
+            warnings.append(
+                f"{name}: {len(faults)} broken lines of the task {task} were left out ({SKIPPED} lists them)"
+            )
         tables.append(rows_to_arrow(name, _whole(folder / LEDGER, name, warnings)))
+        if tables[-1].num_rows and not parts[0]:
+            warnings.append(
+                f"{name}: environment.json is missing, so what it ran on is not known; copy the whole folder"
+            )
     arrow = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
     return RunTable(arrow, plans, environments, named, tuple(warnings))
 
@@ -330,16 +342,61 @@ def _whole(path: Path, name: str, warnings: list[str]) -> Iterator[tuple[int, Tr
             yield number, record
 
 
+def _check_complete(folder: Path) -> None:
+    """Make sure that a folder holds a run that can be read or gone on with.
+
+    Raises:
+        UserError: it holds none, a part of one only, or one of a newer version.
+    """
+    has = {name for name in ("plan.yaml", "environment.json", LEDGER) if (folder / name).exists()}
+    if not has:
+        problem = "not a run folder" if folder.is_dir() else "no such folder"
+        raise UserError(f"{folder}: {problem}; name one that `joulewise run` made (runs/NAME-DATE-TIME)")
+    # The ledger is made right after the plan, so only a run that was killed in between has the plan alone.
+    if has == {"plan.yaml"}:
+        return
+    missing = {"plan.yaml", LEDGER} - has
+    if missing:
+        raise UserError(
+            f"{folder}: a run folder without {' and '.join(sorted(missing))}, so a part of one; copy the whole folder "
+            "from where it was run"
+        )
+    with (folder / LEDGER).open("rb") as file:
+        first = file.readline()
+    # Before the plan, whose keys may be newer too.
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        version = json.loads(first)["schema_version"]
+        if version > SCHEMA_VERSION:
+            raise UserError(f"{folder / LEDGER}:1: {_newer(version)}")
+
+
+def _recorded_plan(path: Path) -> Plan:
+    try:
+        return load_yaml(path, Plan)
+    except UserError as error:
+        raise UserError(
+            f"{error}\n{path}: the plan of a run does not change; copy it again from where it was run"
+        ) from error
+
+
 def _unique(name: str, taken: Mapping[str, Path]) -> str:
     return name if name not in taken else next(f"{name}-{i}" for i in range(2, 10_000) if f"{name}-{i}" not in taken)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    """A small JSON file of the run folder; empty if the run never got to write it."""
+def read_json(path: Path) -> dict[str, Any]:
+    """A small JSON file of the run folder; empty if it is not there.
+
+    Raises:
+        UserError: it is cut off or damaged.
+    """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); restore the file from a copy or delete it") from error
-    return dict(data)
+    except OSError as error:
+        raise EnvironmentFault(f"{path}: cannot be read: {error.strerror}; check its permissions") from error
+    except ValueError:
+        data = None
+    if not isinstance(data, dict):
+        raise UserError(f"{path}: cut off or damaged; copy it again from where it was run, or delete it to do without")
+    return data

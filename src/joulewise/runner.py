@@ -21,12 +21,12 @@ from joulewise.energy.meter import Meter
 from joulewise.engines.engine import Engine, EngineInfo, Generation, LosslessCheck, Message, Request
 from joulewise.environment import describe, differences
 from joulewise.errors import ContextLengthError, UserError
-from joulewise.ledger import RunFolder
+from joulewise.ledger import SKIPPED, RunFolder, read_json
 from joulewise.plan import Plan
 from joulewise.pollution import cpu_use, other_cores
 from joulewise.reasoning import Answer
 from joulewise.records import Check, EnergyRecord, GenerationRecord, ReadingRecord, Trial
-from joulewise.schedule import Job, QuestionsByTask, blocks, check_supported, open_tasks, schedule
+from joulewise.schedule import Job, QuestionsByTask, Skipped, blocks, check_supported, open_tasks, schedule
 from joulewise.tasks.task import question_hash
 
 TIMELINE_S = 60.0
@@ -87,6 +87,7 @@ def run(
     data_dir: Path | None = None,
     resume: bool = False,
     limit: int | None = None,
+    skip_bad: bool = False,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> RunResult:
     """Run a plan into a folder.
@@ -100,19 +101,23 @@ def run(
         data_dir: where third-party data sets lie.
         resume: go on with the run that the folder holds.
         limit: at most so many questions a task.
+        skip_bad: leave broken lines of the tasks' data out, instead of refusing the first one.
         on_progress: told of every step.
 
     Raises:
         UserError: the plan asks for what cannot be done.
         EnvironmentFault: the folder cannot be written, an extra is missing, and the like.
     """
-    questions = open_tasks(plan, data_dir, limit)
+    skipped = Skipped()
+    questions = open_tasks(plan, data_dir, limit, skipped.add if skip_bad else None)
     engines = check_supported(plan)
     jobs = schedule(plan, questions)
     with RunFolder(folder, plan, resume) as out, _stop_on_signal() as stop:
         session = _Session(plan, out, meter, questions, jobs, on_progress)
-        for notice in out.notices:
+        for notice in (*out.notices, *skipped.told()):
             session.tell("notice", notice)
+        if skipped.faults:
+            out.write_json(SKIPPED, {"skipped": skipped.faults})
         try:
             for spec in plan.engines:
                 if stop.is_set() or not session.open_jobs(spec.label):
@@ -199,7 +204,7 @@ class _Session:
         now = json.loads(json.dumps(describe(self.meter, self.infos)))  # as it is read back: lists for tuples
         file = self.out.path / "environment.json"
         if file.exists():
-            before = json.loads(file.read_text(encoding="utf-8"))
+            before = read_json(file)
             changed = differences(before, now)
             if changed:
                 raise UserError(
@@ -239,8 +244,7 @@ class _Session:
             for part in window.energy.components
         ]
         file = self.out.path / "idle.json"
-        before = json.loads(file.read_text(encoding="utf-8"))["idle"] if file.exists() else []
-        self.out.write_json("idle.json", {"idle": before + rows})
+        self.out.write_json("idle.json", {"idle": read_json(file).get("idle", []) + rows})
 
     def _trial(self, engine: Engine, job: Job) -> None:
         """Measure one Trial, again where others' CPU use polluted it and the plan asks for reruns."""

@@ -17,6 +17,9 @@ from joulewise.plan import Cell, Plan
 from joulewise.tasks import open_task
 from joulewise.tasks.task import Question, Task
 
+TOLD = 3
+"""So many faults of a task's data are told in full; all are in the run folder."""
+
 QuestionsByTask = Mapping[str, tuple[Task, tuple[Question, ...]]]
 """By task label: the task and the questions that are asked."""
 
@@ -33,6 +36,25 @@ class Job:
     def trial_id(self) -> str:
         """Unique in a run, the same in every session of it."""
         return f"{self.cell.cell_id}|{self.question.question_id}|{self.repeat}"
+
+
+class Skipped:
+    """Broken lines of task data that were left out: the faults, by task label."""
+
+    def __init__(self) -> None:
+        self.faults: dict[str, list[str]] = {}
+
+    def add(self, label: str, fault: str) -> None:
+        """Note one line."""
+        self.faults.setdefault(label, []).append(fault)
+
+    def told(self) -> list[str]:
+        """One sentence a task, with its first few faults."""
+        return [
+            f"task {label}: {len(faults)} broken line{'s' * (len(faults) > 1)} left out: "
+            + "; ".join(faults[:TOLD] + ["..."] * (len(faults) > TOLD))
+            for label, faults in self.faults.items()
+        ]
 
 
 def open_tasks(

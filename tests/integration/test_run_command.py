@@ -43,14 +43,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "COLUMNS": "100", **more}
+    here = str(Path(__file__).parent.parent)
+    return {**os.environ, "PYTHONPATH": here, "COLUMNS": "100", "HF_HUB_OFFLINE": "1", **more}
 
 
-def joulewise(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def joulewise(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", SCRIPTED, *arguments],
         cwd=folder,
-        env=environment(),
+        env=environment(**more),
         capture_output=True,
         text=True,
         check=False,
@@ -93,12 +94,60 @@ def test_json_output_is_json_alone(folder: Path) -> None:
 def test_dry_run_prints_the_grid_and_runs_nothing(folder: Path) -> None:
     done = joulewise(folder, "run", "plan.yaml", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "toy/coga-5/direct/words" in done.stdout
+    assert done.stdout.startswith("toy\n  vanilla/direct/words  6 x 8 tokens  ")
+    assert "\n  coga-5/direct/words " in done.stdout
     assert "2 cells, 12 generations" in done.stdout
     assert not (folder / "runs").exists()
     data = json.loads(joulewise(folder, "run", "plan.yaml", "--dry-run", "--json").stdout)
     assert data["generations"] == 12
     assert data["estimate_s"] > 0
+
+
+def test_a_dry_run_cuts_no_name_in_a_narrow_terminal(folder: Path) -> None:
+    done = joulewise(folder, "run", "plan.yaml", "--dry-run", COLUMNS="30")
+    assert "\n  coga-5/direct/words\n      6 x 8 tokens  about" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("draft: x", "draft: first-layers:31", "draft first-layers:31: default has 30 layers: name 1 to 30"),
+        ("draft: x", "draft: ./gone", "engine toy: there is no folder ./gone"),
+        ("draft: x", "model: mine, draft: x", "engine toy: the folder mine holds no config.json"),
+    ],
+)
+def test_a_dry_run_tells_a_model_that_is_not_there(folder: Path, old: str, new: str, words: str) -> None:
+    (folder / "mine").mkdir()
+    (folder / "plan.yaml").write_text(PLAN.replace(old, new))
+    done = joulewise(folder, "run", "plan.yaml", "--dry-run")
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_a_dry_run_warns_of_a_missing_baseline_and_a_model_that_it_cannot_see(folder: Path) -> None:
+    (folder / "plan.yaml").write_text(PLAN.replace("[vanilla, {", "[{"))
+    done = joulewise(folder, "run", "plan.yaml", "--dry-run", HF_HUB_CACHE=str(folder))
+    assert done.returncode == 0, done.stderr
+    assert "Warning: 1 cells, such as toy/coga-5/direct/words, have no vanilla to compare with" in done.stdout
+    assert "Warning: engine toy: x is no folder here and not in the hub's cache: not checked" in done.stdout
+
+
+def test_broken_lines_are_refused_or_skipped_and_told(folder: Path) -> None:
+    with (folder / "words.jsonl").open("a") as file:
+        file.write('{"id": "q6", "text": "no answer"}\n{"id": "q0", "text": "again", "answer": "1"}\n{\n')
+    refused = joulewise(folder, "run", "plan.yaml", "--dry-run")
+    assert refused.returncode == 2
+    assert "words.jsonl:7: no field 'answer'" in refused.stderr
+    assert "--skip-bad" in refused.stderr
+    dry = json.loads(joulewise(folder, "run", "plan.yaml", "--dry-run", "--skip-bad", "--json").stdout)
+    assert dry["generations"] == 12
+    assert "task words: 3 broken lines left out: " in dry["warnings"][0]
+    done = joulewise(folder, "run", "plan.yaml", "--out", "out", "--skip-bad")
+    assert done.returncode == 0, done.stderr
+    for place in (":7: no field", ":8: the id 'q0' stands already at", ":9: not valid JSON"):
+        assert f"words.jsonl{place}" in done.stderr
+    assert len(json.loads((folder / "out" / "skipped.json").read_text())["skipped"]["words"]) == 3
+    assert "3 broken lines of the task words were left out" in joulewise(folder, "report", "out").stdout
 
 
 def test_the_default_folder_and_its_resumption(folder: Path) -> None:
@@ -113,8 +162,8 @@ def test_the_default_folder_and_its_resumption(folder: Path) -> None:
     ("file", "old", "new", "words"),
     [
         ("plan.yaml", "tokens: 5", "tokns: 5", "plan.yaml:3: decodings[1].tokns: unknown key; did you mean 'tokens'?"),
-        ("plan.yaml", "words.yaml", "none.yaml", "none.yaml"),
-        ("plan.yaml", "words.yaml", "startr", "starter"),
+        ("plan.yaml", "words.yaml", "none.yaml", "plan.yaml:4: tasks[0]: no file "),
+        ("plan.yaml", "words.yaml", "startr", "plan.yaml:4: tasks[0]: unknown task 'startr'; did you mean 'starter'?"),
         ("words.jsonl", '"q3"', '"q2"', "q2"),
         ("words.yaml", "scorer: exact", "scorer: exakt", "exact"),
     ],

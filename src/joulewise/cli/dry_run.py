@@ -2,36 +2,49 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from joulewise import estimate
+from joulewise.cli.at_hand import check_models
+from joulewise.decoding import Vanilla
 from joulewise.environment import gpus
-from joulewise.plan import Plan
-from joulewise.schedule import check_supported, open_tasks, schedule
+from joulewise.errors import UserError
+from joulewise.plan import Cell, Plan
+from joulewise.schedule import Skipped, check_supported, open_tasks
 
 SET_UP_S = 15.0
 """Loading an engine and the libraries under it, roughly."""
 
 
-def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, json_output: bool) -> None:
-    """Print the cells, the number of generations and an estimate of time."""
-    from rich.console import Console
-    from rich.table import Table
+def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool, json_output: bool) -> None:
+    """Print the cells, the number of generations and an estimate of time.
 
-    questions = open_tasks(plan, data_dir, limit)
+    Raises:
+        UserError, EnvironmentFault: the plan could not be run; told are the faults that can be seen
+            offline and without loading a model.
+    """
+    skipped = Skipped()
+    questions = open_tasks(plan, data_dir, limit, skipped.add if skip_bad else None)
     check_supported(plan)
-    jobs = schedule(plan, questions)
+    faults, remarks = check_models(plan)
+    if faults:
+        raise UserError("\n".join(faults))
+    warnings = [*skipped.told(), *remarks, *_without_vanilla(plan)]
     on_gpu = bool(gpus())
     bandwidth_b_s = estimate.memory_bandwidth_b_s()
     rows: list[dict[str, Any]] = []
     set_up_s: dict[str, float | None] = {}
     for cell in plan.cells():
         task, asked = questions[cell.task.label]
-        count = len(asked) * plan.repeats
+        count = sum(len(task.turns(question)) for question in asked) * plan.repeats
         tokens = plan.stop.tokens or cell.task.max_new_tokens or task.max_new_tokens
         size = estimate.model_size(cell.engine, on_gpu and cell.engine.device != "cpu")
         seconds = None
@@ -45,31 +58,54 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, json_output: b
     result = {
         "plan": plan.name,
         "cells": rows,
-        "generations": len(jobs),
+        "generations": sum(r["generations"] for r in rows),
         "excluded": [e.model_dump() for e in plan.exclude],
         "estimate_s": whole,
+        "warnings": warnings,
     }
     if json_output:
         typer.echo(json.dumps(result, indent=2))
         return
-    console = Console()
-    table = Table(box=None)
-    table.add_column("cell", overflow="fold")
-    for column in ("generations", "tokens each, at most", "about"):
-        table.add_column(column, justify="right")
-    for row in rows:
-        table.add_row(row["cell"], str(row["generations"]), str(row["max_new_tokens"]), _time(row["estimate_s"]))
-    console.print(table)
+    _show_cells(plan.cells(), rows)
     for exclusion in plan.exclude:
         labels = "/".join((exclusion.engine, exclusion.decoding, exclusion.reasoning, exclusion.task))
-        console.print(f"excluded: {labels}" + (f" ({exclusion.reason})" if exclusion.reason else ""), markup=False)
-    console.print(f"{len(rows)} cells, {len(jobs)} generations, about {_time(whole)} in all.")
-    console.print(
-        "The time is rough (within a factor of two or three): from the model's size and this machine's memory, every "
-        "answer at its full length. Nothing was run."
-        if whole is not None
-        else "No estimate: the model is not at hand, so its size is not known before it is loaded. Nothing was run."
+        typer.echo(f"excluded: {labels}" + (f" ({exclusion.reason})" if exclusion.reason else ""))
+    for warning in warnings:
+        typer.echo(f"Warning: {warning}")
+    typer.echo(
+        f"{len(rows)} cells, {result['generations']:,} generations, about {_time(whole)} in all. Nothing was run."
     )
+    typer.echo(
+        "The time is rough (within a factor of two or three), with every answer at its full length."
+        if whole is not None
+        else "No estimate: a model is not at hand, so its size is not known before it is loaded."
+    )
+
+
+def _show_cells(cells: Sequence[Cell], rows: Sequence[Mapping[str, Any]]) -> None:
+    """A line a cell below its engine's name, in columns."""
+    names = [f"{cell.decoding.label}/{cell.reasoning.label}/{cell.task.label}" for cell in cells]
+    counts = [f"{row['generations']:,} x {row['max_new_tokens']:,} tokens" for row in rows]
+    times = [f"about {_time(row['estimate_s'])}" for row in rows]
+    name_width, count_width, time_width = (max(map(len, column)) for column in (names, counts, times))
+    fits = name_width + count_width + time_width + 6 <= shutil.get_terminal_size().columns
+    for engine, group in itertools.groupby(zip(cells, names, counts, times, strict=True), lambda row: row[0].engine):
+        typer.echo(engine.label)
+        for _, name, count, time in group:
+            figures = f"  {count:>{count_width}}  {time:>{time_width}}"
+            typer.echo(f"  {name:<{name_width}}{figures}" if fits else f"  {name}\n    {figures}")
+
+
+def _without_vanilla(plan: Plan) -> list[str]:
+    """A warning where cells have no baseline."""
+    cells = plan.cells()
+    lacking = [c.cell_id for c in cells if replace(c, decoding=Vanilla()) not in cells]
+    if not lacking:
+        return []
+    return [
+        f"{len(lacking)} cells, such as {lacking[0]}, have no vanilla to compare with: no saving will be told of them, "
+        "and their outputs will not be checked; add `vanilla` to the decodings"
+    ]
 
 
 def _time(seconds: float | None) -> str:

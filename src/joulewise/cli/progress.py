@@ -34,7 +34,7 @@ def show_progress() -> Iterator[Callable[[Progress], None]]:
 
             def on_bar(progress: Progress) -> None:
                 if progress.stage == "notice":
-                    console.print(progress.text)
+                    console.print(progress.text, markup=False, highlight=False)
                     return
                 left = remaining.text(progress)
                 bar.update(task, description=progress.text, completed=progress.done, total=progress.total, left=left)

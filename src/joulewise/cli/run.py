@@ -28,6 +28,9 @@ def run(
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, metavar="N", help="At most so many questions a task.")
     ] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave broken lines of task files out, and tell which.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print cells, generations and an estimate of time; run nothing.")
     ] = False,
@@ -45,12 +48,12 @@ def run(
     if dry_run:
         from joulewise.cli.dry_run import dry_run as show
 
-        show(loaded, data, limit, json_output)
+        show(loaded, data, limit, skip_bad, json_output)
         return
     folder = out or (latest_run_folder(loaded) if resume else new_run_folder(loaded))
     go_on = f"joulewise run {plan} --out {folder} --resume"
     try:
-        result = _run(loaded, folder, data, resume, limit)
+        result = _run(loaded, folder, data, resume, limit, skip_bad)
     except KeyboardInterrupt:
         typer.echo(f"Stopped in the middle of a Trial; every finished one is kept. Go on with: {go_on}", err=True)
         raise typer.Exit(130) from None
@@ -71,10 +74,19 @@ def run(
         raise typer.Exit(130)
 
 
-def _run(plan: Plan, folder: Path, data: Path | None, resume: bool, limit: int | None) -> RunResult:
+def _run(plan: Plan, folder: Path, data: Path | None, resume: bool, limit: int | None, skip_bad: bool) -> RunResult:
     from joulewise.cli.progress import show_progress
     from joulewise.energy import discover
     from joulewise.runner import run as run_plan
 
     with discover() as meter, show_progress() as on_progress:
-        return run_plan(plan, folder, meter=meter, data_dir=data, resume=resume, limit=limit, on_progress=on_progress)
+        return run_plan(
+            plan,
+            folder,
+            meter=meter,
+            data_dir=data,
+            resume=resume,
+            limit=limit,
+            skip_bad=skip_bad,
+            on_progress=on_progress,
+        )
