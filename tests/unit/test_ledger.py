@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulewise.errors import EnvironmentFault, UserError
-from joulewise.ledger import LEDGER, RunFolder, latest_run_folder, load, read_ledger
+from joulewise.ledger import LEDGER, SKIPPED, RunFolder, latest_run_folder, load, read_ledger
 from joulewise.plan import Plan
 from joulewise.records import Check, EnergyRecord, GenerationRecord, Trial
 
@@ -265,3 +266,98 @@ def test_what_is_no_run_folder_is_told(tmp_path: Path) -> None:
 def test_the_plan_in_the_folder_is_the_plan(tmp_path: Path) -> None:
     RunFolder(tmp_path / "run", PLAN, resume=False).close()
     assert Plan.model_validate(yaml.safe_load((tmp_path / "run" / "plan.yaml").read_text())) == PLAN
+
+
+def whole_run(folder: Path) -> Path:
+    with RunFolder(folder / "run", PLAN, resume=False) as run:
+        run.append(trial(0))
+        run.write_json("environment.json", {"python": "3.11"})
+        run.write_json("idle.json", {"idle": []})
+        run.write_json(SKIPPED, {"skipped": {"starter-maths": ["q.jsonl:3: not valid JSON", "q.jsonl:5: not UTF-8"]}})
+    return folder / "run"
+
+
+@pytest.mark.parametrize(
+    ("gone", "words"),
+    [
+        (("ledger.jsonl",), "a run folder without ledger.jsonl, so a part of one; copy the whole folder"),
+        (("plan.yaml",), "a run folder without plan.yaml, so a part of one; copy the whole folder"),
+        (("plan.yaml", "environment.json"), "a run folder without plan.yaml, so a part of one"),
+        (("plan.yaml", "ledger.jsonl"), "a run folder without ledger.jsonl and plan.yaml, so a part of one"),
+        (("plan.yaml", "ledger.jsonl", "environment.json"), "not a run folder; name one that `joulewise run` made"),
+    ],
+)
+def test_a_folder_copied_in_part_says_what_is_missing(tmp_path: Path, gone: tuple[str, ...], words: str) -> None:
+    run = whole_run(tmp_path)
+    for name in gone:
+        (run / name).unlink()
+    with pytest.raises(UserError, match=re.escape(f"{run}: {words}")):
+        load(run)
+    with pytest.raises(UserError, match=r"a part of one|no run to resume"):
+        RunFolder(run, PLAN, resume=True)
+
+
+def test_no_such_folder_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="gone: no such folder; name one that `joulewise run` made"):
+        load(tmp_path / "gone")
+
+
+def test_a_missing_environment_is_warned_of(tmp_path: Path) -> None:
+    run = whole_run(tmp_path)
+    (run / "environment.json").unlink()
+    (run / "idle.json").unlink()
+    table = load(run)
+    assert table.arrow.num_rows == 1
+    assert any("environment.json is missing, so what it ran on is not known" in w for w in table.warnings)
+
+
+def test_skipped_lines_are_warned_of(tmp_path: Path) -> None:
+    table = load(whole_run(tmp_path))
+    (warning,) = table.warnings
+    assert warning == "run: 2 broken lines of the task starter-maths were left out (skipped.json lists them)"
+    assert table.environments["run"]["skipped"]["starter-maths"][0] == "q.jsonl:3: not valid JSON"
+
+
+@pytest.mark.parametrize("name", ["environment.json", "idle.json", "skipped.json"])
+@pytest.mark.parametrize("content", [b"", b'{"machine": {"cpu": "X', b"[]", b"null", b"\xff\xfe"])
+def test_a_damaged_small_file_is_named_with_the_way_out(tmp_path: Path, name: str, content: bytes) -> None:
+    run = whole_run(tmp_path)
+    (run / name).write_bytes(content)
+    with pytest.raises(UserError, match=rf"{name}: cut off or damaged; copy it again .*, or delete it"):
+        load(run)
+
+
+@pytest.mark.parametrize("cut", [0, 10, 200])
+def test_a_cut_off_plan_is_named_with_the_way_out(tmp_path: Path, cut: int) -> None:
+    run = whole_run(tmp_path)
+    os.truncate(run / "plan.yaml", cut)
+    for read in (lambda: load(run), lambda: RunFolder(run, PLAN, resume=True)):
+        with pytest.raises(UserError, match=r"plan\.yaml: the plan of a run does not change; copy it again"):
+            read()
+
+
+def test_a_run_of_a_newer_version_is_told_before_its_plan_is_read(tmp_path: Path) -> None:
+    run = whole_run(tmp_path)
+    (run / LEDGER).write_text('{"kind": "dream", "schema_version": 3, "joy": 1}\n')
+    (run / "plan.yaml").write_text("name: x\nsomething_new: 1\n")
+    for read in (lambda: load(run), lambda: RunFolder(run, PLAN, resume=True)):
+        with pytest.raises(UserError, match=r"ledger\.jsonl:1: written by a newer Joulewise \(schema 3; .*upgrade"):
+            read()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[]", "7", '"x"', "{}", '{"kind": "trial"}', '{"kind": [], "schema_version": "9"}', '{"schema_version": {}}'],
+)
+def test_a_line_of_something_else_is_no_line_of_a_ledger(tmp_path: Path, line: str) -> None:
+    run = whole_run(tmp_path)
+    (run / LEDGER).write_text(line + "\n")
+    with pytest.raises(UserError, match=r"ledger\.jsonl:1: .*restore the file from a copy"):
+        load(run)
+
+
+def test_a_run_that_was_killed_before_its_ledger_was_made_can_be_gone_on_with(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "run", PLAN, resume=False).close()
+    (tmp_path / "run" / LEDGER).unlink()
+    assert load(tmp_path / "run").arrow.num_rows == 0
+    RunFolder(tmp_path / "run", PLAN, resume=True).close()
