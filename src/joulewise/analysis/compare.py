@@ -1,0 +1,339 @@
+"""Does NEW cost more than BASE? Cell by cell over the same questions, with a verdict that a build may fail on.
+
+Every figure is better when lower, so only a rise fails. ``docs/statistics.md`` derives the intervals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import pyarrow.compute as pc
+
+from joulewise.analysis.differences import Difference, differences, greedy, same_cards
+from joulewise.analysis.intervals import Quantity
+from joulewise.analysis.log_ratio import Uncertainty, add_up, jackknife_se, spread_of_runs
+from joulewise.analysis.paired_cells import METRICS, PairedCell, choose_component, pair_cells
+from joulewise.analysis.student import quantile
+from joulewise.energy.reading import ComponentName
+from joulewise.errors import UserError
+from joulewise.table import RunTable
+
+FALSE_ALARM = 0.025
+"""The chance that a comparison fails though nothing in it rose by more than the limit, at most."""
+
+SAME_CARDS, OTHER_CARDS = 0.01, 0.10
+"""Spread from run to run that is assumed where it cannot be seen (docs/statistics.md argues both)."""
+
+CellVerdict = Literal["above the limit", "within the limit", "lower", "cannot tell"]
+OnUnclear = Literal["pass", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What is asked of a comparison.
+
+    Args:
+        metric: a key of ``METRICS``.
+        component: whose joules; None takes the GPU where it alone is measured, else the total.
+        fail_above: the rise that is allowed, relative.
+        on_unclear: what "cannot tell" does.
+        allow_different: compare also what was not asked or run alike; the cells in common.
+        run_to_run: standard deviation of one run to the next, relative; None takes the spread seen where either side
+            has several runs, else an assumption.
+        without_polluted: leave out Trials during which other processes used the CPU.
+    """
+
+    metric: str = "energy_per_output_token_j"
+    component: ComponentName | None = None
+    fail_above: float = 0.05
+    on_unclear: OnUnclear = "pass"
+    allow_different: bool = False
+    run_to_run: float | None = None
+    without_polluted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One line of the comparison: a cell, or all cells of an engine together.
+
+    Args:
+        engine, reasoning, task, decoding: which cell; the last three are None for all cells of an engine together.
+        cells: how many cells are in it.
+        base, new: the figure on either side over the questions that both answered; None for several cells together.
+        ratio: NEW over BASE with its 95 % interval (of this line by itself); for several cells the geometric mean.
+        verdict: "above the limit" only if that also holds among as many comparisons as were made.
+        p_above: the chance of such a rise if the truth were the limit, of this line by itself; None without interval.
+        why: of "cannot tell": why, and what would help.
+        more_questions: of "cannot tell": about how many more questions would settle it; None where they cannot.
+        run_spread: standard deviation of one run to the next as seen here; None where no side has two runs.
+        outputs_changed: pairs whose output differs though both were greedy; None where that is not known.
+        accuracy_base, accuracy_new: share of correct answers over the pairs; None without right and wrong.
+        lost, gained: answers that were right in BASE and are wrong in NEW, and the reverse.
+        only_base, only_new: questions that are in no pair, by the side that tried them.
+    """
+
+    engine: str
+    reasoning: str | None
+    task: str | None
+    decoding: str | None
+    cells: int
+    base: float | None
+    new: float | None
+    ratio: Quantity
+    verdict: CellVerdict
+    p_above: float | None = None
+    why: str | None = None
+    more_questions: int | None = None
+    run_spread: float | None = None
+    outputs_changed: int | None = None
+    accuracy_base: float | None = None
+    accuracy_new: float | None = None
+    lost: int = 0
+    gained: int = 0
+    only_base: int = 0
+    only_new: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A whole comparison.
+
+    Args:
+        base, new: names of the runs on either side.
+        gate: what was asked.
+        component: whose joules were compared; None for times.
+        same_cards: whether all runs were on the same GPUs, by UUID.
+        verdict: ``failed`` where a line is above the limit, ``cannot tell`` where none is but not all are within it.
+        exit_code: 0 or 1.
+        overall: all cells of an engine together, where it has several; engines are never averaged.
+        cells: every cell in common.
+        differences: in what the runs differ.
+        notes: what a reader must know.
+    """
+
+    base: tuple[str, ...]
+    new: tuple[str, ...]
+    gate: Gate
+    component: ComponentName | None
+    same_cards: bool
+    verdict: Literal["passed", "failed", "cannot tell"]
+    exit_code: int
+    overall: tuple[Change, ...]
+    cells: tuple[Change, ...]
+    differences: tuple[Difference, ...]
+    notes: tuple[str, ...]
+
+
+def compare_tables(base: RunTable, new: RunTable, gate: Gate = Gate()) -> Comparison:
+    """Compare two sides.
+
+    Args:
+        base, new: one run each, or several runs of the same plan.
+        gate: what is asked.
+
+    Raises:
+        UserError: the runs differ in what was asked or what they ran on, or have nothing in common.
+    """
+    if gate.metric not in METRICS:
+        raise UserError(f"{gate.metric}: no such metric; choose from {', '.join(METRICS)}")
+    found = differences(base, new)
+    refusing = [d for d in found if d.refuses]
+    if refusing and not gate.allow_different:
+        told = "\n".join(f"  {d.what}: {d.base} (BASE), {d.new} (NEW)" for d in refusing[:12])
+        more = f"\n  and {len(refusing) - 12} more" if len(refusing) > 12 else ""
+        raise UserError(
+            f"the runs cannot be compared fairly; they differ in\n{told}{more}\n"
+            "repeat them alike, or compare what they have in common all the same with --allow-different"
+        )
+    notes = [*base.warnings, *new.warnings, *_trial_notes("BASE", base, gate), *_trial_notes("NEW", new, gate)]
+    if gate.without_polluted:
+        base, new = _without_polluted(base), _without_polluted(new)
+    metric = METRICS[gate.metric]
+    component = (gate.component or choose_component(base, new)) if metric.energy else None
+    alike = same_cards([base, new])
+    pairs, unpaired = pair_cells(base, new, metric, component, alike, both_greedy=greedy(base) and greedy(new))
+    if not any(p.questions for p in pairs):
+        raise UserError(
+            "no question was answered in the same cell on both sides; cells are the same where the labels of engine, "
+            "decoding, reasoning and task are (an engine's 'name' in the plan sets its label)"
+        )
+    notes += [f"No Trial of {cell} in {side}: is that run whole?" for cell, side in unpaired]
+    lines = [_line(p, gate, alike) for p in pairs]
+    engines = {p.engine: [q for q in pairs if q.engine == p.engine and q.judged] for p in pairs}
+    together = [_together(e, ps, gate, alike) for e, ps in engines.items() if len(ps) > 1]
+    share = FALSE_ALARM / 2 if together else FALSE_ALARM
+    overall, cells = (_judge(part, gate, share) for part in (together, lines))
+    every = [*overall, *cells]
+    verdict: Literal["passed", "failed", "cannot tell"] = "cannot tell"
+    if any(c.verdict == "above the limit" for c in every):
+        verdict = "failed"
+    elif all(c.verdict in ("within the limit", "lower") for c in every):
+        verdict = "passed"
+    fails = verdict == "failed" or (verdict == "cannot tell" and gate.on_unclear == "fail")
+    return Comparison(
+        _names(base),
+        _names(new),
+        gate,
+        component,
+        alike,
+        verdict,
+        int(fails),
+        overall,
+        cells,
+        found,
+        tuple(notes),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A change before it is judged among the others."""
+
+    change: Change
+    uncertainty: Uncertainty | None
+    questions_se: float = 0.0
+    runs_se: float = 0.0
+
+
+def _line(pair: PairedCell, gate: Gate, alike: bool) -> _Line:
+    change = Change(
+        pair.engine,
+        pair.reasoning,
+        pair.task,
+        pair.decoding,
+        1,
+        pair.base,
+        pair.new,
+        pair.quantity(),
+        "cannot tell",
+        why=pair.reason,
+        outputs_changed=pair.outputs_changed,
+        accuracy_base=pair.accuracy_base,
+        accuracy_new=pair.accuracy_new,
+        lost=pair.lost,
+        gained=pair.gained,
+        only_base=pair.only_base,
+        only_new=pair.only_new,
+    )
+    ratio = pair.ratio
+    if ratio is None or ratio.questions_se is None:
+        return _Line(change, None)
+    spread = spread_of_runs(*pair.runs)
+    runs = _runs_part(spread, len(pair.runs[0]), len(pair.runs[1]), gate, alike)
+    uncertainty = add_up([(ratio.questions_se, ratio.questions_df), runs], pair.common, pair.drift)
+    change = replace(change, run_spread=spread and spread[0])
+    line = _Line(change, uncertainty, ratio.questions_se, runs[0])
+    return _with_interval(line, ratio.value, gate, judged=pair.judged)
+
+
+def _together(engine: str, pairs: Sequence[PairedCell], gate: Gate, alike: bool) -> _Line:
+    """The geometric mean over an engine's cells. Cells of a task share its questions, and all cells share the runs."""
+    ratios = [p.ratio for p in pairs if p.ratio is not None]
+    pulls: dict[str, dict[object, float]] = defaultdict(lambda: defaultdict(float))
+    for pair, ratio in zip(pairs, ratios, strict=True):
+        for unit, pull in zip(pair.units, ratio.pulls, strict=True):
+            pulls[pair.task][unit] += float(pull) / len(pairs)
+    parts = [(jackknife_se(np.array(list(p.values()))), float(len(p) - 1)) for p in pulls.values()]
+    counts = {(len(p.runs[0]), len(p.runs[1])) for p in pairs}
+    k = counts.pop() if len(counts) == 1 else (1, 1)  # a cell that some run lacks: nothing is seen of the runs
+    runs_of = [[math.fsum(p.runs[s][i] for p in pairs) / len(pairs) for i in range(k[s])] for s in (0, 1)]
+    spread = spread_of_runs(*runs_of)
+    runs = _runs_part(spread, k[0], k[1], gate, alike)
+    n, trials = sum(len(p) for p in pulls.values()), sum(p.trials for p in pairs)
+    value = math.fsum(r.value for r in ratios) / len(ratios)
+    common, drift = (math.fsum(getattr(p, name) for p in pairs) / len(pairs) for name in ("common", "drift"))
+    uncertainty = add_up([*parts, runs], common, drift)
+    quantity = Quantity(math.exp(value), None, None, n, trials, "measured", common=common)
+    change = Change(engine, None, None, None, len(pairs), None, None, quantity, "cannot tell")
+    change = replace(change, run_spread=spread and spread[0])
+    questions_se = math.hypot(*(se for se, _ in parts))
+    return _with_interval(_Line(change, uncertainty, questions_se, runs[0]), value, gate, judged=True)
+
+
+def _runs_part(spread: tuple[float, int] | None, base: int, new: int, gate: Gate, alike: bool) -> tuple[float, float]:
+    """Standard error that run-to-run spread adds, and its degrees of freedom.
+
+    What is seen counts where either side repeats; what is stated (or, without repeats on both sides, assumed) counts
+    where it is larger.
+    """
+    stated = gate.run_to_run
+    if stated is None and (spread is None or min(base, new) < 2):
+        stated = SAME_CARDS if alike else OTHER_CARDS
+    one, df = (stated or 0.0), math.inf
+    if spread is not None and spread[0] > one:
+        one, df = spread[0], float(spread[1])
+    return one * math.sqrt(1 / base + 1 / new), df
+
+
+def _with_interval(line: _Line, value: float, gate: Gate, judged: bool) -> _Line:
+    uncertainty = line.uncertainty
+    assert uncertainty is not None
+    half = uncertainty.half_width(FALSE_ALARM)
+    ratio = replace(line.change.ratio, lower=math.exp(value - half), upper=math.exp(value + half))
+    p_above = uncertainty.p_above(value, math.log1p(gate.fail_above)) if judged else None
+    return replace(line, change=replace(line.change, ratio=ratio, p_above=p_above))
+
+
+def _judge(lines: Sequence[_Line], gate: Gate, level: float) -> tuple[Change, ...]:
+    """Verdicts such that any false "above the limit" among all lines has at most the chance ``level`` (Holm 1979)."""
+    judged = sorted((c.p_above, i) for i, c in enumerate(line.change for line in lines) if c.p_above is not None)
+    above: set[int] = set()
+    for rank, (p, i) in enumerate(judged):
+        if p > level / (len(judged) - rank):
+            break
+        above.add(i)
+    return tuple(_verdict(line, i in above, gate, level / max(1, len(judged))) for i, line in enumerate(lines))
+
+
+def _verdict(line: _Line, above: bool, gate: Gate, strictest: float) -> Change:
+    change, ratio = line.change, line.change.ratio
+    if above:
+        return replace(change, verdict="above the limit")
+    if change.p_above is None or ratio.upper is None or ratio.value is None:
+        return change
+    if ratio.upper <= 1.0 + gate.fail_above:
+        return replace(change, verdict="lower" if ratio.upper < 1.0 else "within the limit")
+    more = _more_questions(line, gate, strictest)
+    if more is not None:
+        return replace(change, why=f"about {more:,} more questions would tell", more_questions=more)
+    return replace(change, why="more questions alone would not tell: repeat both runs, in turns, on one card")
+
+
+def _more_questions(line: _Line, gate: Gate, strictest: float) -> int | None:
+    """About how many more questions would bring the interval to one side of the limit, if the figure stays."""
+    ratio, uncertainty = line.change.ratio, line.uncertainty
+    assert ratio.value is not None
+    assert uncertainty is not None
+    margin = math.log(ratio.value) - math.log1p(gate.fail_above)
+    z = quantile(strictest if margin > 0 else FALSE_ALARM, math.inf)
+    room = (abs(margin) - uncertainty.drift) / z - uncertainty.common
+    if room <= line.runs_se:
+        return None
+    n = ratio.n_questions
+    needed = n * line.questions_se**2 / (room**2 - line.runs_se**2)
+    return max(1, math.ceil(needed) - n)
+
+
+def _names(table: RunTable) -> tuple[str, ...]:
+    return tuple(str(table.folders.get(name, name)) for name in table.plans)
+
+
+def _without_polluted(table: RunTable) -> RunTable:
+    return replace(table, arrow=table.arrow.filter(pc.invert(pc.fill_null(table.arrow["polluted"], False))))
+
+
+def _trial_notes(side: str, table: RunTable, gate: Gate) -> Iterable[str]:
+    rows = table.arrow.num_rows
+    failed = pc.sum(pc.not_equal(table.arrow["status"], "ok")).as_py() or 0
+    polluted = pc.sum(table.arrow["polluted"]).as_py() or 0
+    if failed:
+        yield f"{failed:,} of {rows:,} Trials of {side} failed and are in no figure."
+    if polluted:
+        left = "left out" if gate.without_polluted else "in the figures; --without-polluted leaves them out"
+        share = f"{polluted:,} of {rows:,} Trials of {side} ({polluted / rows:.0%})"
+        yield f"{share} are polluted by other processes' CPU use: {left}."
