@@ -7,7 +7,8 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +21,9 @@ from joulewise.yaml_file import suggest
 
 DATA_VARIABLE = "JOULEWISE_DATA"
 """Environment variable that names the data folder where none is given."""
+
+REACH_S = 5.0
+"""So long the hub may take to answer before it counts as out of reach."""
 
 Row = Mapping[str, Any]
 Rows = Sequence[tuple[str, Row | UserError]]
@@ -229,11 +233,45 @@ def _hub_rows(task: str, file_name: str, hub: HubDataset) -> Rows:
             f"task {task}: the data set {hub} is fetched with the package 'datasets', which is not installed: "
             f"pip install 'joulewise[datasets]', or {way_out}"
         ) from error
+    fault = hub_out_of_reach()
     try:
-        data = datasets.load_dataset(hub.repository, hub.config, split=hub.split)
+        with _offline() if fault else nullcontext():
+            data = datasets.load_dataset(hub.repository, hub.config, split=hub.split)
     except (OSError, ValueError, DatasetsError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = fault or (str(error) or type(error).__name__).splitlines()[0]
         raise EnvironmentFault(
             f"task {task}: the data set {hub} could not be fetched from the hub ({reason}); {way_out}"
         ) from error
     return [(f"{hub} row {i}", row) for i, row in enumerate(hub.as_local(data))]
+
+
+def hub_out_of_reach() -> str | None:
+    """Why the hub cannot be reached now; None if it can. Asked once: the hub's own client tries for half a minute."""
+    import urllib.error
+    import urllib.request
+
+    from huggingface_hub import constants
+
+    if constants.is_offline_mode():
+        return "HF_HUB_OFFLINE is set, and it is not in the hub's cache"
+    try:
+        urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=REACH_S).close()
+    except urllib.error.HTTPError:
+        return None  # it answers
+    except OSError:
+        return f"{constants.ENDPOINT} cannot be reached, and it is not in the hub's cache"
+    return None
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Let ``datasets`` look into its cache alone."""
+    import datasets
+    from huggingface_hub import constants
+
+    before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before

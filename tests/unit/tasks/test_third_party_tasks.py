@@ -51,6 +51,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Callable[[Load], None]:
         package.load_dataset, package.exceptions = load, exceptions  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "datasets", package)
         monkeypatch.setitem(sys.modules, "datasets.exceptions", exceptions)
+        monkeypatch.setattr("joulewise.tasks.rows.hub_out_of_reach", lambda: None)
 
     return install
 
@@ -252,6 +253,21 @@ def test_a_hub_out_of_reach(hub: Callable[[Load], None], error: Exception) -> No
         open_task("mmlu")
     assert str(error).splitlines()[0] in str(e.value)
     assert "\n" not in str(e.value)
+
+
+def test_without_a_network_it_is_said_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants", reason="needs the extra 'datasets'")
+    datasets = pytest.importorskip("datasets", reason="needs the extra 'datasets'")
+    monkeypatch.delenv("JOULEWISE_DATA", raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # the port "discard", where nothing listens
+    with pytest.raises(
+        EnvironmentFault, match=r"gsm8k .*\(http://127\.0\.0\.1:9 cannot be reached, and .* cache\); name a data folder"
+    ):
+        open_task("gsm8k")
+    assert datasets.config.HF_HUB_OFFLINE is constants.HF_HUB_OFFLINE is False, "as before"
 
 
 def test_a_hubs_row_that_is_broken(hub: Callable[[Load], None]) -> None:
