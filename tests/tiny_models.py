@@ -58,8 +58,8 @@ _SHAPE = {
 }
 
 
-def llama() -> LlamaForCausalLM:
-    return LlamaForCausalLM(LlamaConfig(**TOKENS, **_SHAPE))
+def llama(**shape: int) -> LlamaForCausalLM:
+    return LlamaForCausalLM(LlamaConfig(**TOKENS, **(_SHAPE | shape)))
 
 
 def qwen3() -> Qwen3ForCausalLM:
