@@ -44,7 +44,7 @@ def test_a_plan_becomes_cells_in_grid_order() -> None:
 
 def test_the_group_starter_stands_for_its_tasks() -> None:
     plan = parse(GOOD.replace("{name: starter-maths, questions: 5}", "{name: starter, questions: 5}"))
-    assert [t.name for t in plan.tasks] == ["starter-maths", "starter-summarisation", "starter-choice"]
+    assert [t.name for t in plan.tasks] == ["starter-maths", "starter-summarisation", "starter-choice", "starter-code"]
     assert {t.questions for t in plan.tasks} == {5}
 
 

@@ -9,10 +9,16 @@ from joulewise.errors import UserError
 from joulewise.tasks.cnn_dm import open_cnn_dm
 from joulewise.tasks.custom import open_custom
 from joulewise.tasks.gsm8k import Gsm8kOptions, open_gsm8k
+from joulewise.tasks.humaneval import open_humaneval
 from joulewise.tasks.mmlu import MmluOptions, open_mmlu
 from joulewise.tasks.mt_bench import MtBenchOptions, open_mt_bench
 from joulewise.tasks.rows import TaskContext, TaskOptions
-from joulewise.tasks.starter import open_starter_choice, open_starter_maths, open_starter_summarisation
+from joulewise.tasks.starter import (
+    open_starter_choice,
+    open_starter_code,
+    open_starter_maths,
+    open_starter_summarisation,
+)
 from joulewise.tasks.task import Question, Score, Task
 from joulewise.yaml_file import suggest
 
@@ -20,7 +26,9 @@ TASKS: dict[str, Callable[[TaskContext], Task]] = {
     "starter-maths": open_starter_maths,
     "starter-summarisation": open_starter_summarisation,
     "starter-choice": open_starter_choice,
+    "starter-code": open_starter_code,
     "gsm8k": open_gsm8k,
+    "humaneval": open_humaneval,
     "mmlu": open_mmlu,
     "cnn_dm": open_cnn_dm,
     "mt_bench": open_mt_bench,
@@ -30,7 +38,7 @@ TASKS: dict[str, Callable[[TaskContext], Task]] = {
 OPTIONS: dict[str, type[TaskOptions]] = {"gsm8k": Gsm8kOptions, "mmlu": MmluOptions, "mt_bench": MtBenchOptions}
 """The options of the tasks that have some, so that a plan's faults are told before anything is opened."""
 
-GROUPS: dict[str, list[str]] = {"starter": ["starter-maths", "starter-summarisation", "starter-choice"]}
+GROUPS: dict[str, list[str]] = {"starter": ["starter-maths", "starter-summarisation", "starter-choice", "starter-code"]}
 """Names that stand for several tasks."""
 
 

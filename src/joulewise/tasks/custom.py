@@ -40,7 +40,7 @@ class CustomTask(BaseModel):
     questions: Path
     prompt: str = Field(min_length=1)
     reference: str
-    scorer: Literal["math", "letter", "rouge", "exact"]
+    scorer: Literal["math", "letter", "rouge", "exact", "code"]
     max_new_tokens: int = Field(ge=1)
     id: str | None = None
     category: str | None = None

@@ -18,10 +18,10 @@ class PromptTask:
         name, third_party, source, max_new_tokens: as in ``Task``.
         items: the questions, in a stable order.
         prompt: the user message for a question.
-        scorer: compares the model's text with ``Question.reference``.
+        scorer: scores the model's text against ``Question.reference``.
 
     Raises:
-        EnvironmentFault: a package that the scorer needs is not installed.
+        EnvironmentFault: a package that the scorer needs is not installed, or there is no sandbox for code.
     """
 
     name: str
@@ -50,4 +50,4 @@ class PromptTask:
 
     def score(self, question: Question, text: str) -> Score:
         """Score the model's text."""
-        return self.scorer.score(question.reference, text)
+        return self.scorer.score(question, text)

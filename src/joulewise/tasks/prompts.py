@@ -35,6 +35,11 @@ def choice(question: Question) -> str:
     return f"Question: {question.text}\n\nReply with the letter of the correct option only.\n\nThe correct option is"
 
 
+def code(question: Question) -> str:
+    """A Python function to be completed: its signature and docstring."""
+    return f"Complete this Python function. Reply with the whole function in one code block.\n\n{question.text}"
+
+
 def with_options(question: str, choices: Sequence[str]) -> str:
     """The text of a multiple-choice question."""
     return f"{question}\n\nOptions:\n{lettered(choices)}"

@@ -11,9 +11,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from joulewise.errors import EnvironmentFault
+from joulewise.tasks import code_answer, sandbox
 from joulewise.tasks.math_answer import canonical_reference, extract_math
 from joulewise.tasks.math_equality import equal_in_value
-from joulewise.tasks.task import Score
+from joulewise.tasks.task import Question, Score
 
 if TYPE_CHECKING:
     from rouge_score.rouge_scorer import RougeScorer
@@ -21,25 +22,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """A way to compare a model's text with a reference.
+    """A way to score a model's text against a question's reference.
 
     Args:
         metric: as in ``Score.metric``.
-        score: takes the reference and the model's text; never raises for anything a model may write.
+        score: takes the question and the model's text; never raises for anything a model may write.
         fault: why a reference cannot be scored against, as the end of a sentence; None if it can.
         modules: what must be installed (extra ``score``).
+        unavailable: why this machine cannot score so, with the way out; None if it can.
     """
 
     metric: str
-    score: Callable[[str, str], Score]
+    score: Callable[[Question, str], Score]
     fault: Callable[[str], str | None]
     modules: tuple[str, ...] = ()
+    unavailable: Callable[[], str | None] = lambda: None
 
     def check_installed(self, task: str) -> None:
-        """Make sure that scoring will not fail for want of a package.
+        """Make sure that scoring will not fail for want of a package or of a sandbox.
 
         Raises:
-            EnvironmentFault: one is not installed.
+            EnvironmentFault: one is not installed, or there is no sandbox.
         """
         missing = [name for name in self.modules if find_spec(name) is None]
         if missing:
@@ -47,6 +50,9 @@ class Scorer:
                 f"task {task}: its scorer needs the package '{missing[0]}', which is not installed: "
                 "pip install 'joulewise[score]'"
             )
+        reason = self.unavailable()
+        if reason:
+            raise EnvironmentFault(f"task {task}: {reason}")
 
 
 def score_math(reference: str, text: str) -> Score:
@@ -175,10 +181,15 @@ def _exact_fault(reference: str) -> str | None:
     return None if _normalised(reference) else "is empty"
 
 
+def _by_reference(score: Callable[[str, str], Score]) -> Callable[[Question, str], Score]:
+    return lambda question, text: score(question.reference, text)
+
+
 SCORERS: dict[str, Scorer] = {
-    "math": Scorer("math_match", score_math, _math_fault, ("math_verify", "antlr4")),
-    "letter": Scorer("letter_match", score_letter, _letter_fault),
-    "rouge": Scorer("rouge_l", score_rouge, _rouge_fault, ("rouge_score", "nltk")),
-    "exact": Scorer("exact_match", score_exact, _exact_fault),
+    "math": Scorer("math_match", _by_reference(score_math), _math_fault, ("math_verify", "antlr4")),
+    "letter": Scorer("letter_match", _by_reference(score_letter), _letter_fault),
+    "rouge": Scorer("rouge_l", _by_reference(score_rouge), _rouge_fault, ("rouge_score", "nltk")),
+    "exact": Scorer("exact_match", _by_reference(score_exact), _exact_fault),
+    "code": Scorer(code_answer.METRIC, code_answer.score_code, code_answer.fault_of_tests, (), sandbox.unavailable),
 }
 """The registry: ``scorer`` of a custom task -> how it scores."""

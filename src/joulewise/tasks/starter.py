@@ -1,4 +1,4 @@
-"""The project's own starter questions: maths, summarisation, multiple choice. Apache-2.0 like the project."""
+"""The project's own starter questions: maths, summarisation, multiple choice, code. Apache-2.0 like the project."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 from importlib.resources import files
 from typing import Any
 
-from joulewise.tasks import prompts
+from joulewise.errors import EnvironmentFault
+from joulewise.tasks import prompts, sandbox
 from joulewise.tasks.prompt_task import PromptTask
 from joulewise.tasks.rows import TaskContext, TaskOptions, parse_options
 from joulewise.tasks.scorers import SCORERS
@@ -43,6 +44,26 @@ def open_starter_choice(context: TaskContext) -> Task:
         for r in _rows("starter_choice")
     )
     return PromptTask("starter-choice", False, _SOURCE, 16, items, prompts.choice, SCORERS["letter"])
+
+
+def open_starter_code(context: TaskContext) -> Task:
+    """Small Python functions to be completed; answers are run in the sandbox.
+
+    Raises:
+        EnvironmentFault: there is no sandbox.
+    """
+    parse_options(TaskOptions, context, "starter-code")
+    reason = sandbox.unavailable()
+    if reason:
+        raise EnvironmentFault(
+            f"task starter-code: {reason}. To leave it out, write the other starter tasks instead of 'starter': "
+            "starter-maths, starter-summarisation, starter-choice"
+        )
+    items = tuple(
+        Question(r["id"], r["stub"], r["tests"], r["category"], {"entry_point": r["entry_point"]})
+        for r in _rows("starter_code")
+    )
+    return PromptTask("starter-code", False, _SOURCE, 160, items, prompts.code, SCORERS["code"])
 
 
 def _rows(stem: str) -> list[dict[str, Any]]:

@@ -15,7 +15,12 @@ import pytest
 
 from joulewise.errors import UserError
 from joulewise.tasks import TaskContext, expand, open_task
-from joulewise.tasks.starter import open_starter_choice, open_starter_maths, open_starter_summarisation
+from joulewise.tasks.starter import (
+    open_starter_choice,
+    open_starter_code,
+    open_starter_maths,
+    open_starter_summarisation,
+)
 from joulewise.tasks.task import Task
 
 pytest.importorskip("math_verify", reason="needs the extra 'score'")
@@ -74,10 +79,10 @@ def rows(stem: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-ALL = [open_starter_maths, open_starter_summarisation, open_starter_choice]
+ALL = [open_starter_maths, open_starter_summarisation, open_starter_choice, open_starter_code]
 
 
-@pytest.mark.parametrize("name", expand("starter"))
+@pytest.mark.parametrize("name", sorted({*expand("starter")} - {"starter-code"}))  # code: test_code_tasks.py
 def test_each_task_is_large_enough_and_its_references_score_one(name: str) -> None:
     task: Task = open_task(name)
     questions = task.questions()

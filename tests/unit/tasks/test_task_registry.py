@@ -16,12 +16,14 @@ def test_names_and_groups() -> None:
         "starter-maths",
         "starter-summarisation",
         "starter-choice",
+        "starter-code",
         "gsm8k",
+        "humaneval",
         "mmlu",
         "cnn_dm",
         "mt_bench",
     ]
-    assert expand("starter") == ["starter-maths", "starter-summarisation", "starter-choice"]
+    assert expand("starter") == ["starter-maths", "starter-summarisation", "starter-choice", "starter-code"]
     assert all(expand(name) == [name] for name in [*TASKS, "mine.yaml"])
 
 
