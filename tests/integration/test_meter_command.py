@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -60,13 +61,14 @@ def test_the_commands_own_options_are_left_to_it() -> None:
 def test_a_command_that_is_not_there_is_127_with_one_sentence(separator: list[str]) -> None:
     done = meter(*separator, "no-such-command-here")
     assert done.returncode == 127
-    assert done.stderr == "joulewise: command not found: no-such-command-here\n"
+    assert done.stderr == ("joulewise: command not found: no-such-command-here; check its spelling or give its path\n")
 
 
 def test_a_file_that_is_no_program_is_126(tmp_path: Path) -> None:
     done = meter("--", str(tmp_path))
     assert done.returncode == 126
-    assert done.stderr == f"joulewise: cannot run {tmp_path}: Permission denied\n"
+    assert done.stderr.startswith(f"joulewise: {tmp_path} cannot be run (Permission denied); ")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_no_command_is_a_mistake_of_the_user() -> None:
@@ -90,15 +92,36 @@ def test_the_figures_as_json_in_a_file(tmp_path: Path) -> None:
     assert {s["source_id"] for s in record["sources"]} >= set(total["source_ids"])
 
 
-def test_the_figures_as_json_on_stdout() -> None:
-    record = json.loads(meter("--json", "-", "-q", "--", "true").stdout)
-    assert record["exit_code"] == 0
+@pytest.mark.parametrize("options", [["--json", "-"], ["--json=-"]])
+def test_json_on_stdout_is_alone_there(options: list[str]) -> None:
+    done = meter(*options, "-q", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
+    assert json.loads(done.stdout)["exit_code"] == 3
+    assert done.stderr == "out\nerr\n"
+    assert done.returncode == 3
+
+
+@pytest.mark.parametrize("arguments", [["-x", "echo"], ["-q", "-x", "echo"], ["--jsn", "f", "--", "echo"], ["-x"]])
+def test_an_option_that_is_not_the_meters_is_refused_with_the_way_out(arguments: list[str]) -> None:
+    done = meter(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert re.fullmatch(r"joulewise: meter has no option (-x|--jsn); .* then -- and the command, .*\n", done.stderr)
+
+
+def test_a_command_whose_name_begins_with_a_dash_comes_after_the_two() -> None:
+    assert meter("-q", "--", "-x").returncode == 127
+
+
+def test_the_help_tells_the_exit_codes() -> None:
+    told = " ".join(meter("--help").stdout.split())
+    assert "128 + N where signal N ended it; 127 where it is not there; 126 where it cannot be run" in told
+    assert "......" not in told.replace(" ", "")
 
 
 def test_a_file_that_cannot_be_written_is_told_before_the_command_runs(tmp_path: Path) -> None:
     done = meter("--json", str(tmp_path / "none" / "x.json"), "--", "touch", str(tmp_path / "ran"))
     assert done.returncode == 2
-    assert "cannot write" in done.stderr
+    assert "cannot be written (No such file or directory); choose another file for --json" in done.stderr
     assert not (tmp_path / "ran").exists()
 
 

@@ -276,3 +276,44 @@ def test_help_of_every_command(folder: Path) -> None:
 
 def test_the_schema_is_printed(folder: Path) -> None:
     assert json.loads(joulewise(folder, "schema").stdout)["title"] == "Plan"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "plan.yaml", "--dry-run"],
+        ["run", "plan.yaml", "--out", "out"],
+        ["run", "plan.yaml", "--out", "out", "--json"],
+        ["report", "whole"],
+        ["report", "whole", "--json"],
+        ["doctor"],
+        ["doctor", "--json"],
+        ["schema"],
+        ["--help"],
+    ],
+)
+def test_a_reader_who_has_gone_ends_it_quietly(folder: Path, arguments: list[str]) -> None:
+    if arguments[0] == "report":
+        assert joulewise(folder, "run", "plan.yaml", "--out", "whole", "--limit", "1").returncode == 0
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPTED, *arguments],
+            cwd=folder,
+            env=environment(),
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    finally:
+        os.close(writer)
+    assert done.returncode == 141
+    assert "Broken" not in done.stderr
+    assert "Traceback" not in done.stderr
+    if "out" not in arguments:
+        assert done.stderr == ""
+    else:
+        assert len(ledger_trials(folder)) == 12, "the run itself is whole"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from joulewise import __version__
 from joulewise.cli.doctor import doctor
-from joulewise.cli.meter import meter
+from joulewise.cli.meter import MeterCommand, meter
 from joulewise.cli.report import report
 from joulewise.cli.run import run
 from joulewise.cli.schema import schema
@@ -19,7 +20,8 @@ from joulewise.errors import JoulewiseError
 app = typer.Typer(
     name="joulewise",
     help="Measure, explain and cut the joules of LLM inference.",
-    epilog="Exit codes: 0 done; 1 a gate failed; 2 wrong input or a fault of the machine; 130 stopped by Ctrl-C.",
+    epilog="Exit codes: 0 done; 1 a gate failed; 2 wrong input or a fault of the machine; 130 stopped by Ctrl-C; 141 "
+    "whoever read the output has gone.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -49,15 +51,28 @@ app.command("report", short_help="Show what runs cost, as tables and as a page."
 app.command(
     "meter",
     short_help="Run a command and tell its joules.",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog="Exit codes: the command's own; 128 + N where signal N ended it; 127 where it is not there; 126 where it "
+    "cannot be run; 2 wrong options, or a file that cannot be written.",
+    cls=MeterCommand,
+    context_settings={"allow_interspersed_args": False},
 )(meter)
 app.command("schema", short_help="Print the JSON schema of plans.")(schema)
+
+
+BROKEN_PIPE = 128 + signal.SIGPIPE
+"""What a shell tells of a program that wrote to a reader who had gone (`| head`)."""
 
 
 def main() -> None:
     """Run the command line; a person's mistake ends with one sentence and exit code 2."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            # Here rather than at exit, where Python would complain of a reader who has gone.
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:
+                    stream.flush()
     except JoulewiseError as error:
         for line in str(error).splitlines():
             print(f"joulewise: {line}", file=sys.stderr)
@@ -66,6 +81,17 @@ def main() -> None:
         print("joulewise: stopped", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
-        # Whoever read our output has gone (`| head`): end quietly, also when Python flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        _end_quietly()
+    except SystemExit as end:
+        # The libraries below end with code 1 where a reader has gone.
+        if isinstance(end.__context__, BrokenPipeError):
+            _end_quietly()
+        raise
+
+
+def _end_quietly() -> NoReturn:
+    """End as if by SIGPIPE; what is still to be flushed goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
+    sys.exit(BROKEN_PIPE)

@@ -17,8 +17,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperCommand
 
-from joulewise.errors import EnvironmentFault
+from joulewise.errors import EnvironmentFault, UserError
 
 if TYPE_CHECKING:
     from joulewise.energy import ComponentEnergy, Energy, Meter
@@ -28,10 +29,38 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """What a shell exits with where a command is not there, or is no program."""
 
 
+class MeterCommand(TyperCommand):
+    """The command line of ``meter``: an option that is not its own is refused, never taken for the command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As usual, after a look at the options before the command.
+
+        Raises:
+            UserError: an option that the meter does not have.
+        """
+        own = {name: param for param in self.get_params(ctx) for name in param.opts}
+        place = 0
+        while place < len(args) and args[place].startswith("-") and args[place] != "--":
+            name, equals, _ = args[place].partition("=")
+            if name not in own:
+                raise UserError(
+                    f"meter has no option {name}; its own options come first, then -- and the command, as in: "
+                    "joulewise meter --quiet -- python train.py -x"
+                )
+            flag = getattr(own[name], "is_flag", False) or name in ctx.help_option_names
+            place += 1 if flag or equals else 2
+        return super().parse_args(ctx, args)
+
+
 def meter(
-    command: Annotated[list[str], typer.Argument(help="The command and its arguments.", metavar="-- COMMAND...")],
+    command: Annotated[list[str], typer.Argument(help="The command and its arguments.", metavar="COMMAND")],
     json_output: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures to FILE as JSON; '-' is stdout.")
+        Path | None,
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Write the figures to FILE as JSON; '-' is stdout, and the command's own stdout then goes to stderr.",
+        ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no report on stderr.")] = False,
 ) -> None:
@@ -50,7 +79,8 @@ def meter_command(command: Sequence[str], json_output: Path | None = None, *, qu
 
     Args:
         command: the program and its arguments.
-        json_output: where the figures go as JSON; ``-`` is stdout; None for nowhere.
+        json_output: where the figures go as JSON; None for nowhere. ``-`` is stdout, which then holds nothing else:
+            what the command writes there goes to stderr.
         quiet: print no report on stderr.
 
     Raises:
@@ -61,12 +91,15 @@ def meter_command(command: Sequence[str], json_output: Path | None = None, *, qu
     with _opened(json_output) as file, discover() as joules:
         try:
             with joules.window() as window:
-                code = _run(command)
+                code = _run(command, stdout=sys.stderr if file is sys.stdout else None)
         except (FileNotFoundError, NotADirectoryError):
-            print(f"joulewise: command not found: {command[0]}", file=sys.stderr)
+            print(f"joulewise: command not found: {command[0]}; check its spelling or give its path", file=sys.stderr)
             return NOT_FOUND
         except OSError as error:
-            print(f"joulewise: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
+            print(
+                f"joulewise: {command[0]} cannot be run ({error.strerror}); name a program, or make it executable",
+                file=sys.stderr,
+            )
             return NOT_EXECUTABLE
         if not quiet:
             _report(command, window.energy)
@@ -85,13 +118,15 @@ def _opened(target: Path | None) -> AbstractContextManager[TextIO | None]:
     try:
         return target.open("w", encoding="utf-8")
     except OSError as error:
-        raise EnvironmentFault(f"cannot write {target}: {error.strerror}; choose another file for --json") from error
+        raise EnvironmentFault(
+            f"{target}: cannot be written ({error.strerror}); choose another file for --json"
+        ) from error
 
 
-def _run(command: Sequence[str]) -> int:
+def _run(command: Sequence[str], stdout: TextIO | None) -> int:
     """Run to the end, passing signals on; the exit code as a shell tells it."""
     with _forwarded_signals() as forward:
-        child = subprocess.Popen(command)
+        child = subprocess.Popen(command, stdout=stdout)
         forward.to(child)
         code = child.wait()
     return code if code >= 0 else 128 - code
