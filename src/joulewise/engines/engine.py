@@ -120,7 +120,7 @@ class LosslessCheck:
             forward widths; ``different``: a failure; ``not_checked``: sampled output, a lossy decoding, or no vanilla
             to compare with.
         first_difference: index of the first differing output token.
-        gap: top-two logit gap of the target there.
+        gap: the target's logit gap there between vanilla's token and the other one (usually its top two).
         control: the largest change of that gap that vanilla shows between forward widths on the same prefix.
         note: why it was not checked, or what a reader must know.
     """
