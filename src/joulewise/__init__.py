@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from joulewise.api import run
+    from joulewise.api import compare, run
     from joulewise.energy import Energy, measure
     from joulewise.ledger import load
     from joulewise.plan import Plan
@@ -25,12 +25,13 @@ __version__ = "0.1.0"
 _LAZY = {
     "Energy": "joulewise.energy",
     "Plan": "joulewise.plan",
+    "compare": "joulewise.api",
     "load": "joulewise.ledger",
     "measure": "joulewise.energy",
     "run": "joulewise.api",
 }
 
-__all__ = ["Energy", "Plan", "__version__", "load", "measure", "run"]
+__all__ = ["Energy", "Plan", "__version__", "compare", "load", "measure", "run"]
 
 
 def __getattr__(name: str) -> Any:

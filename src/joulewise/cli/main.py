@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from joulewise import __version__
+from joulewise.cli.compare import compare
 from joulewise.cli.doctor import doctor
 from joulewise.cli.meter import MeterCommand, meter
 from joulewise.cli.report import report
@@ -48,6 +49,7 @@ def _root(
 app.command("doctor", short_help="Tell what can be measured here and what only modelled.")(doctor)
 app.command("run", short_help="Run a plan, Trial by Trial, into a run folder.")(run)
 app.command("report", short_help="Show what runs cost, as tables and as a page.")(report)
+app.command("compare", short_help="Compare two runs, and fail if the change costs more joules.")(compare)
 app.command(
     "meter",
     short_help="Run a command and tell its joules.",

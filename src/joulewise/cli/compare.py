@@ -1,0 +1,125 @@
+"""``joulewise compare``: the gate of a CI."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from joulewise.errors import EnvironmentFault, UserError
+
+
+class OnUnclear(StrEnum):
+    """What "cannot tell" does."""
+
+    PASS = "pass"
+    FAIL = "fail"
+
+
+class Component(StrEnum):
+    """Whose joules."""
+
+    GPU = "gpu"
+    CPU = "cpu"
+    DRAM = "dram"
+    TOTAL = "total"
+
+
+def compare(
+    base: Annotated[Path, typer.Argument(metavar="BASE", help="The run folder to compare with.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="The run folder of the change.")],
+    metric: Annotated[
+        str, typer.Option("--metric", metavar="NAME", help="What is compared; a wrong name prints them all.")
+    ] = "energy_per_output_token_j",
+    component: Annotated[
+        Component | None,
+        typer.Option("--component", help="Whose joules. Default: the GPU where it alone is measured, else the total."),
+    ] = None,
+    fail_above: Annotated[
+        str, typer.Option("--fail-above", metavar="PERCENT", help="The rise that is allowed, such as 5%.")
+    ] = "5%",
+    on_unclear: Annotated[
+        OnUnclear, typer.Option("--on-unclear", help='Whether "cannot tell" passes or fails.')
+    ] = OnUnclear.PASS,
+    also_base: Annotated[
+        list[Path] | None, typer.Option("--also-base", metavar="DIR", help="A further run of BASE; may be repeated.")
+    ] = None,
+    also_new: Annotated[
+        list[Path] | None, typer.Option("--also-new", metavar="DIR", help="A further run of NEW; may be repeated.")
+    ] = None,
+    run_to_run: Annotated[
+        str | None,
+        typer.Option(
+            "--run-to-run",
+            metavar="PERCENT",
+            help="Standard deviation of one run to the next. Default: as seen in several runs a side; else 1% on the "
+            "same card, 10% elsewhere.",
+        ),
+    ] = None,
+    allow_different: Annotated[
+        bool,
+        typer.Option("--allow-different", help="Compare runs of another plan, device, driver or power limit."),
+    ] = False,
+    without_polluted: Annotated[
+        bool, typer.Option("--without-polluted", help="Leave out Trials during which other processes used the CPU.")
+    ] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print everything as JSON on standard output.")] = False,
+    markdown: Annotated[
+        str | None,
+        typer.Option("--markdown", metavar="FILE", help="Write a comment for a pull request; - is standard output."),
+    ] = None,
+) -> None:
+    """Compare two runs of one plan, and fail if the change costs more joules than allowed.
+
+    Exit codes: 0 passed, or cannot tell; 1 the interval says that the metric rose by more than the limit (or cannot
+    tell, with --on-unclear fail); 2 the runs cannot be compared.
+    """
+    from joulewise.api import compare as compare_runs
+    from joulewise.report.compare import headline, print_comparison, to_json, to_markdown
+
+    if json_output and markdown == "-":
+        raise UserError("--json and --markdown - both print on standard output; give --markdown a file")
+    comparison = compare_runs(
+        [base, *(also_base or ())],
+        [new, *(also_new or ())],
+        metric=metric,
+        component=None if component is None else component.value,
+        fail_above=_share(fail_above, "--fail-above"),
+        on_unclear=on_unclear.value,
+        allow_different=allow_different,
+        run_to_run=None if run_to_run is None else _share(run_to_run, "--run-to-run"),
+        without_polluted=without_polluted,
+    )
+    if markdown is not None and markdown != "-":
+        _write(Path(markdown), to_markdown(comparison))
+    if json_output:
+        typer.echo(json.dumps(to_json(comparison), indent=1, ensure_ascii=False, allow_nan=False))
+    elif markdown == "-":
+        typer.echo(to_markdown(comparison), nl=False)
+    else:
+        print_comparison(comparison)
+    if json_output or markdown == "-":
+        typer.echo(headline(comparison), err=True)
+    raise typer.Exit(comparison.exit_code)
+
+
+def _share(text: str, option: str) -> float:
+    """``5%`` or ``0.05`` as 0.05. A bare ``5`` may be meant either way and is refused."""
+    number, percent = text.strip().removesuffix("%").strip(), text.strip().endswith("%")
+    try:
+        share = float(number) / (100 if percent else 1)
+    except ValueError:
+        raise UserError(f"{option} {text}: not a number; write 5% or 0.05") from None
+    if not 0.0 <= share < (10.0 if percent else 1.0):
+        raise UserError(f"{option} {text}: write a percentage with its sign, such as 5%, from 0% to below 1000%")
+    return share
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentFault(f"{file}: cannot be written ({error.strerror}); name another with --markdown") from error

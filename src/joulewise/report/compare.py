@@ -1,0 +1,271 @@
+"""A comparison in words: in a terminal, as Markdown for a pull request, as plain data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from itertools import groupby
+from typing import IO, Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from joulewise import __version__
+from joulewise.analysis.compare import OTHER_CARDS, SAME_CARDS, Change, Comparison
+from joulewise.analysis.paired_cells import METRICS
+from joulewise.report.text import COMPONENT_NAMES, figure
+
+FORMAT_VERSION = 1
+"""Raised when a field of the JSON changes its meaning."""
+
+_STYLES = {"above the limit": "bold red", "cannot tell": "yellow", "lower": "green", "within the limit": "green"}
+_WIDEST = 110
+_SPACE = "\u00a0"
+
+
+def to_json(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as plain data; what is not known is None, and no number is infinite."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "joulewise": __version__,
+        "headline": headline(comparison),
+        **asdict(comparison),
+    }
+
+
+def headline(comparison: Comparison) -> str:
+    """The verdict in one line."""
+    gate = comparison.gate
+    cells = f"{len(comparison.cells)} {'cell' if len(comparison.cells) == 1 else 'cells'}"
+    rise = f"{_what(comparison)} rose by more than {_percent(gate.fail_above)}"
+    every = [*comparison.overall, *comparison.cells]
+    if comparison.verdict == "failed":
+        above = [c for c in every if c.verdict == "above the limit"]
+        worst = max(above, key=lambda c: c.ratio.lower or 0.0)
+        alone = [c for c in above if c.task is not None]
+        where = f"in {len(alone)} of {cells}" if alone else "over all cells together"
+        return f"FAILED: {rise} {where}; most surely {_name(worst, comparison)}: {_change(worst)}."
+    if comparison.verdict == "passed":
+        return f"PASSED: in none of {cells} {rise}."
+    unclear = [c for c in every if c.verdict == "cannot tell"]
+    ends = "fails" if comparison.exit_code else "passes"
+    why = Counter(c.why for c in unclear if c.why).most_common(1)
+    more = max((c.more_questions for c in unclear if c.more_questions), default=None)
+    help_ = f"about {more:,} more questions would tell" if more else why[0][0] if why else "no interval"
+    some = f"{sum(c.task is not None for c in unclear)} of {cells}"
+    return f"CANNOT TELL whether {rise} ({some} unclear: {help_}). That {ends}, as --on-unclear {gate.on_unclear} says."
+
+
+def warnings(comparison: Comparison) -> list[str]:
+    """What a reader must know before trusting the verdict, the weightiest first."""
+    told = []
+    changed = [c for c in comparison.cells if c.outputs_changed]
+    if changed:
+        n, of = sum(c.outputs_changed or 0 for c in changed), sum(c.ratio.n_trials for c in comparison.cells)
+        told.append(
+            f"The outputs differ: {n:,} of {of:,} greedy answers of NEW are not BASE's. Their lengths may explain a "
+            "change of joules per answer, and what they are worth must be judged too."
+        )
+    worse = [c for c in comparison.cells if c.accuracy_base is not None and c.lost > c.gained]
+    if worse:
+        lost, gained = sum(c.lost for c in worse), sum(c.gained for c in worse)
+        told.append(
+            f"Accuracy fell in {', '.join(_name(c, comparison) for c in worse[:3])}"
+            f"{' and others' if len(worse) > 3 else ''}: {lost} answers are wrong now that were right, {gained} the "
+            "reverse. A saving that costs accuracy is no saving; accuracy is shown, not gated."
+        )
+    refusing = [d for d in comparison.differences if d.refuses]
+    if refusing:
+        told.append("Compared all the same (--allow-different), though these differ: " + _differences(refusing) + ".")
+    for c in comparison.cells:
+        if c.only_base or c.only_new:
+            told.append(
+                f"{_name(c, comparison)}: questions left out for want of an answer on the other side (interrupted, "
+                f"--limit, failed): {c.only_base} of BASE, {c.only_new} of NEW."
+            )
+    unclear = Counter(c.why for c in comparison.cells if c.why and not c.more_questions)
+    told += [f"Cannot tell in {n} of {len(comparison.cells)} cells: {why}." for why, n in unclear.items()]
+    return [*told, *comparison.notes]
+
+
+def how_to_read(comparison: Comparison) -> str:
+    """What the intervals hold, and what they rest on."""
+    gate, spreads = comparison.gate, [c.run_spread for c in comparison.cells if c.run_spread is not None]
+    several = min(len(comparison.base), len(comparison.new)) > 1
+    if gate.run_to_run is not None:
+        runs = f"From run to run {_percent(gate.run_to_run)} (standard deviation) is allowed for, as stated."
+    elif several:
+        runs = "What one run differs from the next was seen in the runs of each side."
+    else:
+        assumed = SAME_CARDS if comparison.same_cards else OTHER_CARDS
+        cards = "on the same card" if comparison.same_cards else "not known to be on the same card"
+        runs = (
+            f"One run cannot show what it differs from the next: {_percent(assumed)} is assumed, as the runs are "
+            f"{cards}. Repeat both in turns (--also-base, --also-new) to see it."
+        )
+    if spreads:
+        runs += f" Seen: {_percent(min(spreads))} to {_percent(max(spreads))}."
+    return (
+        "Change is NEW over BASE, same questions, with its 95 % interval. A cell is above the limit only if that holds "
+        f"among all {len(comparison.cells) + len(comparison.overall)} comparisons together: nothing truly within the "
+        f"limit fails in more than 2.5 % of comparisons. {runs}"
+    )
+
+
+def print_comparison(comparison: Comparison, file: IO[str] | None = None) -> None:
+    """Print the tables, and the verdict in the last line.
+
+    Args:
+        comparison: what to print.
+        file: where to; standard output if left out. What is not a terminal gets 80 columns and no colours.
+    """
+    console = Console(file=file, highlight=False)
+    console.width = min(console.width, _WIDEST)
+    for side, names in (("BASE", comparison.base), ("NEW", comparison.new)):
+        console.print(Text(f"{side:5}{', '.join(names)}"), soft_wrap=True)
+    shown = [d for d in comparison.differences if not d.refuses]
+    if shown:
+        console.print(Padding(Text("They differ in " + _differences(shown) + "."), (0, 0, 0, 5)))
+    console.print()
+    console.print(Text(_sentence(_what(comparison)), style="bold"))
+    accuracy = _has_accuracy(comparison)
+    console.print(_table(comparison, accuracy))
+    for name, group in groupby([*comparison.overall, *comparison.cells], key=lambda c: _group(c, comparison)):
+        # A table of its own for each task, or a long task's name would take its room from the figures.
+        table = _table(comparison, accuracy, heading=False)
+        for change in group:
+            words = [*_words(change, comparison, "\n"), *([_accuracy(change, "\n")] if accuracy else [])]
+            verdict = Text(change.verdict, style=_STYLES[change.verdict])
+            if change.more_questions:
+                verdict.append(f"\n{change.more_questions:,} more questions", style="dim")
+            table.add_row(change.decoding or "", *(Text(w) for w in words), verdict)
+        console.print(Padding(Text(name, style="italic"), (0, 0, 0, 1)))
+        console.print(table)
+    console.print()
+    for note in (*(f"Note: {w}" for w in warnings(comparison)), how_to_read(comparison)):
+        console.print(Padding(Text(note), (0, 0, 0, 2)))
+    console.print()
+    style = {"failed": "bold red", "passed": "bold green", "cannot tell": "bold yellow"}[comparison.verdict]
+    console.print(Text(headline(comparison), style=style))
+
+
+def _table(comparison: Comparison, accuracy: bool, heading: bool = True) -> Table:
+    """An empty table: the same widths with its heading and without."""
+    table = Table(box=SIMPLE_HEAD if heading else None, show_header=heading, show_edge=False, expand=True)
+    longest = max(len(c.decoding or "") for c in comparison.cells)
+    table.add_column("decoding", width=min(18, max(8, longest)), overflow="fold")
+    table.add_column("n", justify="right", width=max(len(f"{c.ratio.n_questions:,}") for c in comparison.cells) + 1)
+    for name in ("BASE → NEW", "change", *(["accuracy"] if accuracy else []), "verdict"):
+        table.add_column(name, ratio=5 if name == "change" else 4)
+    return table
+
+
+def to_markdown(comparison: Comparison) -> str:
+    """A comment for a pull request, or a summary of a job."""
+    accuracy = _has_accuracy(comparison)
+    names = ["cell", "n", "BASE → NEW", "change", *(["accuracy"] if accuracy else []), "verdict"]
+    lines = ["### Energy gate", "", f"**{_escaped(headline(comparison))}**", "", f"| {' | '.join(names)} |"]
+    lines.append("| --- | ---: |" + " --- |" * (len(names) - 2))
+    for change in (*comparison.overall, *comparison.cells):
+        words = [_name(change, comparison), *_words(change, comparison, " ")]
+        words += [*([_accuracy(change, " ")] if accuracy else []), change.verdict]
+        if change.verdict == "above the limit":
+            words[-1] = f"**{words[-1]}**"
+        elif change.more_questions:
+            words[-1] += f" ({change.more_questions:,} more questions)"
+        lines.append("| " + " | ".join([*map(_escaped, words[:-1]), words[-1]]) + " |")
+    lines += ["", *(f"- {_escaped(w)}" for w in warnings(comparison)), ""]
+    lines += ["<details><summary>How to read this, and what was compared</summary>", "", how_to_read(comparison), ""]
+    lines += [
+        f"- BASE: {', '.join(map(_escaped, comparison.base))}",
+        f"- NEW: {', '.join(map(_escaped, comparison.new))}",
+    ]
+    lines += [
+        f"- {_escaped(d.what)}: {_escaped(d.base)} (BASE), {_escaped(d.new)} (NEW)" for d in comparison.differences
+    ]
+    return "\n".join([*lines, "", "</details>"]) + "\n"
+
+
+def _has_accuracy(comparison: Comparison) -> bool:
+    return any(c.accuracy_base is not None for c in comparison.cells)
+
+
+def _words(change: Change, comparison: Comparison, between: str) -> list[str]:
+    """Number of questions, both sides, and the change."""
+    unit = METRICS[comparison.gate.metric].unit
+    sides = ""
+    if change.base is not None and change.new is not None:
+        sides = f"{figure(change.base)} → {figure(change.new)}{_SPACE}{unit}"
+    return [f"{change.ratio.n_questions:,}", sides, _change(change, between)]
+
+
+def _group(change: Change, comparison: Comparison) -> str:
+    """The heading that a line stands under."""
+    if change.task is None:
+        return _name(change, comparison)
+    several = {c.engine for c in comparison.cells}, {c.reasoning for c in comparison.cells}
+    more = (change.engine if len(several[0]) > 1 else None, change.reasoning if len(several[1]) > 1 else None)
+    return ", ".join(p for p in (change.task, *more) if p)
+
+
+def _name(change: Change, comparison: Comparison) -> str:
+    """What a line is about: as much as tells it from the others."""
+    engines = {c.engine for c in comparison.cells}
+    if change.task is None:
+        return f"all {change.cells} cells" + (f" of {change.engine}" if len(engines) > 1 else "")
+    reasonings = {c.reasoning for c in comparison.cells}
+    parts = [change.task, change.decoding, change.reasoning if len(reasonings) > 1 else None]
+    return ", ".join(p for p in (*parts, change.engine if len(engines) > 1 else None) if p)
+
+
+def _change(change: Change, between: str = " ") -> str:
+    ratio = change.ratio
+    if ratio.value is None:
+        return "unknown"
+    if ratio.lower is None or ratio.upper is None:
+        return _signed(ratio.value) + _SPACE + "%"
+    ends = f"{_signed(ratio.lower)} to {_signed(ratio.upper)}".replace(" ", _SPACE)
+    return f"{_signed(ratio.value)}{_SPACE}%{between}({ends})"
+
+
+def _signed(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f}".replace("-", "−")
+
+
+def _accuracy(change: Change, between: str) -> str:
+    if change.accuracy_base is None or change.accuracy_new is None:
+        return ""
+    told = f"{100 * change.accuracy_base:.0f} → {100 * change.accuracy_new:.0f}{_SPACE}%"
+    return told + (f"{between}({change.lost} lost, {change.gained} gained)" if change.lost or change.gained else "")
+
+
+def _what(comparison: Comparison) -> str:
+    words = METRICS[comparison.gate.metric].words
+    return words if comparison.component is None else f"{COMPONENT_NAMES[comparison.component]} {words}"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _differences(found: list[Any]) -> str:
+    told = [f"{d.what} ({_short(d.base)} → {_short(d.new)})" for d in found[:8]]
+    return "; ".join(told) + (f"; and {len(found) - 8} more" if len(found) > 8 else "")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _escaped(text: str) -> str:
+    """Text that a Markdown table and HTML take as it stands."""
+    for mark in ("\\", "|", "*", "_", "`", "[", "<"):
+        text = text.replace(mark, "&lt;" if mark == "<" else f"\\{mark}")
+    return text.replace("\n", " ")
