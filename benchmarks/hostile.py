@@ -14,7 +14,7 @@ import psutil
 
 from joulewise.tasks.sandbox import Limits
 
-ENDED = "ended before its end"
+ENDED = "ended early"
 SHORT = Limits(wall_s=1.0)
 
 
@@ -33,6 +33,21 @@ class Hostile:
     reasons: tuple[str | None, ...] = (None,)
     limits: Limits = field(default_factory=Limits)
 
+
+OTHER_RESULT = """
+_right = {name}
+
+def {name}(*arguments):
+    return _other(_right(*arguments))
+
+def _other(x):
+    if isinstance(x, bool): return not x
+    if isinstance(x, (int, float)): return x + 1
+    if isinstance(x, str): return x + "?"
+    if isinstance(x, (list, tuple)): return type(x)([*x, None])
+    return {{"?": "?"}} if isinstance(x, dict) else 0
+"""
+"""To stand behind a right solution of ``{name}``: the same function with its result changed."""
 
 _REFUSED = """
 def refused(function, *arguments, **named):

@@ -13,6 +13,9 @@ import pytest
 from joulewise.errors import EnvironmentFault, UserError
 from joulewise.tasks import open_task, sandbox
 from joulewise.tasks.task import Question, Score, Task
+from load_benchmark import load_benchmark
+
+OTHER_RESULT = load_benchmark("hostile").OTHER_RESULT
 
 HUMANEVAL = {
     "task_id": "HumanEval/0",
@@ -21,21 +24,6 @@ HUMANEVAL = {
     "canonical_solution": "    return 1\n",
     "test": "def check(candidate):\n    assert candidate() == 1\n",
 }
-
-# An answer that is right in form and wrong in value: the right one's result, changed.
-WRAPPED = """
-_right = {name}
-
-def {name}(*arguments):
-    return _other(_right(*arguments))
-
-def _other(x):
-    if isinstance(x, bool): return not x
-    if isinstance(x, (int, float)): return x + 1
-    if isinstance(x, str): return x + "?"
-    if isinstance(x, (list, tuple)): return type(x)([*x, None])
-    return {{"?": "?"}} if isinstance(x, dict) else 0
-"""
 
 
 def score_all(task: Task, answers: list[str]) -> list[Score]:
@@ -100,7 +88,9 @@ def test_humaneval_right_solutions_pass_and_wrong_ones_fail(shared_data: Path) -
     assert [q.question_id for q in task.questions()] == [f"HumanEval/{i}" for i in range(164)]
     scores = score_all(task, [row["canonical_solution"] for row in rows])
     assert [s.note for s in scores if not s.correct] == []
-    wrong = [f"{row['prompt']}{row['canonical_solution']}{WRAPPED.format(name=row['entry_point'])}" for row in rows]
+    wrong = [
+        f"{row['prompt']}{row['canonical_solution']}{OTHER_RESULT.format(name=row['entry_point'])}" for row in rows
+    ]
     scores = score_all(task, wrong)
     assert [(q.question_id, s) for q, s in zip(task.questions(), scores, strict=True) if s.correct] == []
 

@@ -5,7 +5,6 @@ Nothing here is skipped for want of a sandbox: without one, these tests fail.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -17,7 +16,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import psutil
@@ -26,21 +24,9 @@ import pytest
 from joulewise.errors import EnvironmentFault
 from joulewise.tasks import sandbox
 from joulewise.tasks.sandbox import KEPT_OUTPUT_BYTES, Limits, run_python, unavailable
+from load_benchmark import load_benchmark
 
-
-def load_hostile() -> ModuleType:
-    """``benchmarks/hostile.py``, which the benchmark runs, too."""
-    path = Path(__file__).parents[3] / "benchmarks" / "hostile.py"
-    spec = importlib.util.spec_from_file_location("hostile", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["hostile"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-hostile = load_hostile()
+hostile = load_benchmark("hostile")
 PROGRAMS = {program.name: program for program in hostile.HOSTILE}
 
 
@@ -108,12 +94,15 @@ def test_parts_share_a_namespace_and_all_must_end() -> None:
         (["raise ZeroDivisionError"], "ZeroDivisionError"),
         (["import numpy_or_whatever"], "ModuleNotFoundError"),
         (["x = '''", "'''\nassert False"], "SyntaxError"),  # a torn string cannot swallow the next part
+        (["import builtins\nbuiltins.exec = builtins.compile = print", "assert False"], "AssertionError"),
+        (["import os\nos.write = os._exit = sys = None", "assert False"], "AssertionError"),
+        (["def f(): pass", "def f(:"], "SyntaxError"),
         (["input()"], "EOFError"),
         (["\ud800"], "UnicodeEncodeError"),
         (["x = '\0'"], "SyntaxError"),
         (["raise KeyboardInterrupt"], "KeyboardInterrupt"),
         (["import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"], "killed (signal 11)"),
-        (["class Ausnahmé(Exception): pass\nraise Ausnahmé"], "ended before its end"),
+        (["class Ausnahmé(Exception): pass\nraise Ausnahmé"], "ended early"),
     ],
 )
 def test_how_a_program_fails(parts: list[str], reason: str) -> None:

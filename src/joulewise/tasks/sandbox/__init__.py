@@ -58,7 +58,7 @@ class Outcome:
 
     Args:
         reason: None if it ran to its end; otherwise why not, in a few words: an exception's name, "timed out",
-            "out of memory", "too much output", "killed (signal N)", "ended before its end".
+            "out of memory", "too much output", "killed (signal N)", "ended early".
         output: the last ``KEPT_OUTPUT_BYTES`` of what it printed, both streams in one.
         duration_s: seconds from start to the end of its last process.
     """
@@ -288,6 +288,6 @@ def _reason(ended: _Ended, token: bytes) -> str | None:
         return None
     failed = re.fullmatch(rb"failed (\w{1,60})", ended.verdict)
     if failed is None:
-        return "ended before its end"
+        return "ended early"
     name = failed[1].decode("utf-8", "replace")
     return "out of memory" if name == "MemoryError" else name

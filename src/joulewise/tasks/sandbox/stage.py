@@ -293,12 +293,14 @@ def run_program(parts: list[str], token: bytes, verdict: int) -> NoReturn:
 
     Each part is compiled on its own, so that a torn string in one cannot swallow the next.
     """
-    write_verdict, leave, show_error = os.write, os._exit, sys.__excepthook__
+    # Taken beforehand: the program may replace any of these.
+    execute, write_verdict, leave, show_error = exec, os.write, os._exit, sys.__excepthook__
     module = type(sys)("answer")  # not __main__: what an answer does as a script is not asked for
     sys.modules["answer"] = module
     try:
-        for number, part in enumerate(parts, 1):
-            exec(compile(part, f"<part {number}>", "exec", dont_inherit=True), module.__dict__)
+        codes = [compile(part, f"<part {n}>", "exec", dont_inherit=True) for n, part in enumerate(parts, 1)]
+        for code in codes:
+            execute(code, module.__dict__)
         write_verdict(verdict, token)
     except BaseException as error:  # noqa: BLE001 - the program may raise whatever it likes, SystemExit too
         write_verdict(verdict, f"failed {type(error).__name__}".encode())
