@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
-from joulewise.analysis.cells import Cell, CellKey, sum_by_unit, unit_codes
+from joulewise.analysis.cells import Cell, CellKey, dense, sum_by_unit
 from joulewise.analysis.intervals import Quantity, positive_quantity, resample
 
 HOW_COUNTED = (
@@ -57,7 +57,7 @@ def acceptance(cell: Cell) -> Acceptance | None:
     )
     if not rounds.any():
         return None
-    codes, n = unit_codes(cell.units())
+    codes, n = dense(cell.questions)
     again = resample(sum_by_unit(codes, n, rounds, accepted))
     with np.errstate(divide="ignore", invalid="ignore"):
         replicates = 1.0 + again[:, 1] / again[:, 0]

@@ -6,6 +6,7 @@ A *unit* is a question with all its repeats: what the bootstrap draws.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from joulewise.table import COMPONENTS, RunTable
 
 VANILLA = "vanilla"
 """Label of the decoding that every saving is measured against."""
+
+Integers: TypeAlias = npt.NDArray[np.int64]
 
 Unit: TypeAlias = tuple[str, str]
 """Question id and content hash: an edited question is another question."""
@@ -59,11 +62,16 @@ class Cell:
         key: which cell.
         rows: the ``ok`` Trials in ``SCHEMA``, sorted by question and repeat.
         failed: the others.
+        questions: the number of each ok Trial's question, shape ``(Trials,)``: the same number for the same question in
+            all cells of one ``split``, rising as the rows are sorted.
+        failed_questions: likewise for the failed Trials.
     """
 
     key: CellKey
     rows: pa.Table
     failed: pa.Table
+    questions: Integers
+    failed_questions: Integers
 
     def numbers(self, column: str) -> Floats:
         """A numeric or boolean column of the ok Trials, nan for null."""
@@ -94,14 +102,33 @@ def split(table: RunTable) -> tuple[Cell, ...]:
         return ()
     order = [(name, "ascending") for name in (*_KEYS, "question_id", "question_hash", "repeat", "trial_id")]
     arrow = arrow.sort_by(order)
-    keys = [CellKey(*values) for values in zip(*(arrow[name].to_pylist() for name in _KEYS), strict=True)]
-    starts = [0] + [i for i in range(1, len(keys)) if keys[i] != keys[i - 1]] + [len(keys)]
+    questions = _ranks(arrow["question_id"]) * arrow.num_rows + _ranks(arrow["question_hash"])
+    key_codes = np.column_stack([_ranks(arrow[name]) for name in _KEYS])
+    starts = [0, *(np.flatnonzero((key_codes[1:] != key_codes[:-1]).any(axis=1)) + 1), arrow.num_rows]
     cells = []
     for start, end in itertools.pairwise(starts):
         part = arrow.slice(start, end - start)
+        key = CellKey(*(part[name][0].as_py() for name in _KEYS))
         ok = pc.equal(part["status"], "ok")
-        cells.append(Cell(keys[start], part.filter(ok), part.filter(pc.invert(ok))))
+        is_ok, numbers = ok.to_numpy(), questions[start:end]
+        cells.append(Cell(key, part.filter(ok), part.filter(pc.invert(ok)), numbers[is_ok], numbers[~is_ok]))
     return tuple(sorted(cells, key=lambda cell: _reading_order(cell.key)))
+
+
+def _ranks(column: pa.ChunkedArray) -> Integers:
+    """A number for each text, in the order of the texts."""
+    encoded = column.combine_chunks().dictionary_encode()
+    values = encoded.dictionary.to_pylist()
+    ranks = np.empty(len(values), dtype=np.int64)
+    ranks[sorted(range(len(values)), key=values.__getitem__)] = np.arange(len(values))
+    found: Integers = ranks[encoded.indices.to_numpy()]
+    return found
+
+
+def dense(questions: Integers) -> tuple[npt.NDArray[np.intp], int]:
+    """Question numbers renumbered from 0 without gaps, in their order, and how many questions there are."""
+    found, codes = np.unique(questions, return_inverse=True)
+    return codes, len(found)
 
 
 def unit_codes(units: Sequence[Unit]) -> tuple[npt.NDArray[np.intp], int]:
@@ -113,6 +140,11 @@ def unit_codes(units: Sequence[Unit]) -> tuple[npt.NDArray[np.intp], int]:
 def sum_by_unit(codes: npt.NDArray[np.intp], n: int, *columns: Floats) -> Floats:
     """Columns of Trials (each of shape ``(trials,)``) summed within each question: shape ``(n, len(columns))``."""
     return np.column_stack([np.bincount(codes, weights=column, minlength=n) for column in columns])
+
+
+def exact_sum(column: Floats) -> float:
+    """A sum that does not depend on the order of its terms."""
+    return math.fsum(column.tolist())
 
 
 def parts_of(component: ComponentName, provenances: Callable[[str], set[str | None]]) -> list[str]:

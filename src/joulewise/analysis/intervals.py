@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
@@ -86,20 +86,28 @@ def resample(columns: Floats, seed: int = 0, replicates: int | None = None) -> F
     """
     n = len(columns)
     wanted = replicates or (REPLICATES if n <= LARGE else REPLICATES_OF_LARGE)
-    return np.concatenate([block.astype(np.float64) @ columns for block in _multiplicities(n, seed, wanted)])
+    blocks = _kept(n, seed, wanted) if n * wanted <= _MOST_KEPT else _multiplicities(n, seed, wanted)
+    return np.concatenate([block.astype(np.float64) @ columns for block in blocks])
 
 
-@lru_cache(maxsize=4)
-def _multiplicities(n: int, seed: int, replicates: int) -> tuple[npt.NDArray[np.uint16], ...]:
+_MOST_KEPT = 10_000_000
+"""Multiplicities (two bytes each) that are kept for the next figure over as many questions."""
+
+
+@lru_cache(maxsize=8)
+def _kept(n: int, seed: int, replicates: int) -> tuple[npt.NDArray[np.uint16], ...]:
+    return tuple(_multiplicities(n, seed, replicates))
+
+
+def _multiplicities(n: int, seed: int, replicates: int) -> Iterator[npt.NDArray[np.uint16]]:
     """How often each of ``n`` rows is drawn, in blocks of shape ``(replicates of the block, n)``."""
     rng = np.random.default_rng(seed)
     rows = max(1, 2_000_000 // n)
-    blocks = []
     for start in range(0, replicates, rows):
         height = min(rows, replicates - start)
-        drawn = rng.integers(0, n, (height, n)) + n * np.arange(height)[:, None]
-        blocks.append(np.bincount(drawn.ravel(), minlength=height * n).reshape(height, n).astype(np.uint16))
-    return tuple(blocks)
+        drawn = rng.integers(0, n, (height, n))
+        drawn += n * np.arange(height)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=height * n).reshape(height, n).astype(np.uint16)
 
 
 def student_t(level: float, degrees: int) -> float:

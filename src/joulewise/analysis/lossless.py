@@ -36,11 +36,13 @@ def lossless(cells: Iterable[Cell]) -> tuple[Lossless, ...]:
 
 
 def _verdicts(cell: Cell) -> Lossless:
-    found = [status or "not_checked" for status in cell.texts("check_status")]
-    notes = Counter(
-        note for status, note in zip(found, cell.texts("check_note"), strict=True) if note and status != "identical"
-    )
-    counts = Counter(found)
+    found = Counter(zip(cell.texts("check_status"), cell.texts("check_note"), strict=True))
+    counts: Counter[str] = Counter()
+    notes: Counter[str] = Counter()
+    for (status, note), n in found.items():
+        counts[status or "not_checked"] += n
+        if note and status != "identical":
+            notes[note] += n
     identical, tie, different = (counts.pop(status, 0) for status in ("identical", "tie", "different"))
     ranked = sorted(notes, key=lambda note: (-notes[note], note))
     return Lossless(cell.key, identical, tie, different, counts.total(), tuple(ranked))

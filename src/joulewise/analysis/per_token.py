@@ -7,13 +7,16 @@ over the cell's Trials.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from joulewise.analysis.cells import Cell, CellKey, nothing_to_divide, sum_by_unit, unit_codes, why_no_energy
+from joulewise.analysis.cells import Cell, CellKey, dense, exact_sum, nothing_to_divide, sum_by_unit, why_no_energy
 from joulewise.analysis.intervals import (
     MIN_QUESTIONS,
     TOO_FEW,
@@ -107,76 +110,104 @@ def costs(cells: Iterable[Cell], price_per_kwh: float | None = None) -> tuple[Ce
 
 def cell_cost(cell: Cell, price_per_kwh: float | None = None) -> CellCost:
     """The cost of one cell; arguments as for ``costs``."""
-    everything = _Sample(cell, np.ones(cell.rows.num_rows, dtype=np.bool_))
-    metrics = sorted({m for m in cell.texts("metric") if m is not None})
-    accuracy = _accuracy(cell)
+    samples: dict[bytes, _Sample] = {}
+
+    def sample(keep: npt.NDArray[np.bool_]) -> _Sample:
+        """One for the same Trials, so that they are resampled once."""
+        return samples.setdefault(keep.tobytes(), _Sample(cell, keep))
+
+    everything = sample(np.ones(cell.rows.num_rows, dtype=np.bool_))
+    metrics = sorted(m for m in cell.rows["metric"].unique().to_pylist() if m is not None)
+    accuracy = _accuracy(cell, sample)
     return CellCost(
         cell.key,
         int(cell.numbers("prompt_tokens").sum()),
         int(cell.numbers("output_tokens").sum()),
         accuracy,
-        _score(cell),
+        _score(cell, sample),
         ", ".join(metrics) or None,
         everything.ratio("duration_s", "output_tokens", "measured"),
         everything.ratio("output_tokens", "duration_s", "measured"),
-        tuple(_component(cell, name, accuracy, price_per_kwh) for name in COMPONENTS),
+        tuple(_component(cell, name, accuracy, price_per_kwh, sample) for name in COMPONENTS),
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sample:
-    """Some of a cell's ok Trials."""
+_RESAMPLED = (
+    "duration_s",
+    "output_tokens",
+    "prompt_and_output_tokens",
+    "answers",
+    "score",
+    "correct",
+    *(f"{component}_energy_j" for component in COMPONENTS),
+)
 
-    cell: Cell
-    keep: npt.NDArray[np.bool_]
+
+class _Sample:
+    """Some of a cell's ok Trials.
+
+    Args:
+        cell: the cell.
+        keep: which of its Trials, shape ``(Trials,)``.
+    """
+
+    def __init__(self, cell: Cell, keep: npt.NDArray[np.bool_]) -> None:
+        self.cell = cell
+        self.keep = keep
+        self.codes, self.n = dense(cell.questions[keep])
 
     def column(self, name: str) -> Floats:
         """A numeric column; ``prompt_and_output_tokens`` and ``answers`` are made from the others."""
         if name == "prompt_and_output_tokens":
             return self.column("prompt_tokens") + self.column("output_tokens")
         if name == "answers":
-            return np.ones(int(self.keep.sum()))
+            return np.ones(len(self.codes))
         return self.cell.numbers(name)[self.keep]
 
-    def units(self) -> tuple[npt.NDArray[np.intp], int]:
-        """A number for each Trial's question, and how many questions there are."""
-        return unit_codes([unit for unit, kept in zip(self.cell.units(), self.keep, strict=True) if kept])
+    @cached_property
+    def again(self) -> dict[str, Floats]:
+        """Sums over bootstrap samples of the questions of the columns in ``_RESAMPLED`` that are known throughout."""
+        columns = {name: self.column(name) for name in _RESAMPLED}
+        known = {name: column for name, column in columns.items() if not np.isnan(column).any()}
+        return dict(zip(known, resample(sum_by_unit(self.codes, self.n, *known.values())).T, strict=True))
 
     def ratio(self, above: str, below: str, provenance: Provenance, common: float = 0.0) -> Quantity:
         """Sum of ``above`` over sum of ``below``, with its interval."""
-        columns = self.column(above), self.column(below)
-        codes, n = self.units()
-        if not n:
+        if not self.n:
             return unknown_quantity("no Trial succeeded")
-        over, under = (math.fsum(column) for column in columns)
+        over, under = exact_sum(self.column(above)), exact_sum(self.column(below))
         for name, total in ((above, over), (below, under)):
             if total <= 0.0:
-                return unknown_quantity(nothing_to_divide(name), n, len(codes))
-        again = resample(sum_by_unit(codes, n, *columns))
+                return unknown_quantity(nothing_to_divide(name), self.n, len(self.codes))
         with np.errstate(divide="ignore", invalid="ignore"):
-            replicates = again[:, 0] / again[:, 1]
+            replicates = self.again[above] / self.again[below]
         return positive_quantity(
             over / under,
             replicates[~np.isnan(replicates)],
-            n_questions=n,
-            n_trials=len(codes),
+            n_questions=self.n,
+            n_trials=len(self.codes),
             provenance=provenance,
             common=common,
         )
 
 
-def _component(cell: Cell, name: ComponentName, accuracy: Quantity, price_per_kwh: float | None) -> ComponentCost:
+_MakeSample: TypeAlias = Callable[[npt.NDArray[np.bool_]], _Sample]
+
+
+def _component(
+    cell: Cell, name: ComponentName, accuracy: Quantity, price_per_kwh: float | None, make_sample: _MakeSample
+) -> ComponentCost:
     energy = f"{name}_energy_j"
     known = ~np.isnan(cell.numbers(energy))
-    sample = _Sample(cell, known)
+    sample = make_sample(known)
     if known.any():
-        kinds = [kind for kind, kept in zip(cell.texts(f"{name}_provenance"), known, strict=True) if kept]
+        kinds = cell.rows[f"{name}_provenance"].filter(pa.array(known)).unique().to_pylist()
         provenance, common = joint_provenance(kinds), _common(sample, name)
         per_token, per_output_token, per_answer = (
             sample.ratio(energy, below, provenance, common)
             for below in ("prompt_and_output_tokens", "output_tokens", "answers")
         )
-        per_correct = _per_correct(cell, name, known, accuracy, provenance)
+        per_correct = _per_correct(cell, name, known, accuracy, provenance, make_sample)
     else:
         reason = why_no_energy(name, cell.provenances(name)) if cell.rows.num_rows else "no Trial succeeded"
         per_token = per_output_token = per_answer = per_correct = unknown_quantity(reason)
@@ -194,16 +225,21 @@ def _component(cell: Cell, name: ComponentName, accuracy: Quantity, price_per_kw
 
 def _common(sample: _Sample, component: ComponentName) -> float:
     """The meter's common standard uncertainty of a sum of joules, relative: gain and offset added linearly."""
-    energy = math.fsum(sample.column(f"{component}_energy_j"))
-    errors = math.fsum(sample.column(f"{component}_gain_j")) + math.fsum(sample.column(f"{component}_offset_j"))
+    energy = exact_sum(sample.column(f"{component}_energy_j"))
+    errors = exact_sum(sample.column(f"{component}_gain_j")) + exact_sum(sample.column(f"{component}_offset_j"))
     return errors / energy if energy > 0.0 else math.nan
 
 
 def _per_correct(
-    cell: Cell, component: ComponentName, known: npt.NDArray[np.bool_], accuracy: Quantity, provenance: Provenance
+    cell: Cell,
+    component: ComponentName,
+    known: npt.NDArray[np.bool_],
+    accuracy: Quantity,
+    provenance: Provenance,
+    make_sample: _MakeSample,
 ) -> Quantity:
     energy = f"{component}_energy_j"
-    judged = _Sample(cell, known & ~np.isnan(cell.numbers("correct")))
+    judged = make_sample(known & ~np.isnan(cell.numbers("correct")))
     if not judged.keep.any():
         return unknown_quantity(NO_RIGHT_OR_WRONG)
     common = _common(judged, component)
@@ -217,29 +253,26 @@ def _per_correct(
     return replace(per_answer, value=None, lower=lower, upper=None, unbounded=True, reason=reason)
 
 
-def _accuracy(cell: Cell) -> Quantity:
+def _accuracy(cell: Cell, make_sample: _MakeSample) -> Quantity:
     """Wilson's interval over questions; a question's repeats count as one answer that may be partly right."""
     correct = cell.numbers("correct")
-    sample = _Sample(cell, ~np.isnan(correct))
-    if not sample.keep.any():
+    sample = make_sample(~np.isnan(correct))
+    if not sample.n:
         return unknown_quantity(NO_RIGHT_OR_WRONG if len(correct) else "no Trial succeeded")
     value = float(correct[sample.keep].mean())
-    codes, n = sample.units()
-    lower, upper = wilson(value * n, n)
-    return Quantity(value, lower, upper, n, len(codes), "measured")
+    lower, upper = wilson(value * sample.n, sample.n)
+    return Quantity(value, lower, upper, sample.n, len(sample.codes), "measured")
 
 
-def _score(cell: Cell) -> Quantity:
+def _score(cell: Cell, make_sample: _MakeSample) -> Quantity:
     """Mean score over Trials; bootstrap over questions on the linear scale, cut to 0 and 1."""
     score = cell.numbers("score")
-    sample = _Sample(cell, ~np.isnan(score))
-    if not sample.keep.any():
+    sample = make_sample(~np.isnan(score))
+    n, n_trials = sample.n, len(sample.codes)
+    if not n:
         return unknown_quantity("nothing was scored" if len(score) else "no Trial succeeded")
-    score = score[sample.keep]
-    codes, n = sample.units()
-    value = float(score.mean())
+    value = float(score[sample.keep].mean())
     if n < MIN_QUESTIONS:
-        return Quantity(value, None, None, n, len(codes), "measured", TOO_FEW)
-    again = resample(sum_by_unit(codes, n, score, np.ones(len(score))))
-    low, high = percentile_interval(again[:, 0] / again[:, 1], n)
-    return Quantity(value, max(0.0, min(low, value)), min(1.0, max(high, value)), n, len(codes), "measured")
+        return Quantity(value, None, None, n, n_trials, "measured", TOO_FEW)
+    low, high = percentile_interval(sample.again["score"] / sample.again["answers"], n)
+    return Quantity(value, max(0.0, min(low, value)), min(1.0, max(high, value)), n, n_trials, "measured")

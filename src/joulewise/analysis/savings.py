@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -18,11 +19,11 @@ from joulewise.analysis.cells import (
     VANILLA,
     Cell,
     CellKey,
-    Unit,
+    dense,
+    exact_sum,
     nothing_to_divide,
     parts_of,
     sum_by_unit,
-    unit_codes,
     why_no_energy,
 )
 from joulewise.analysis.intervals import (
@@ -103,13 +104,17 @@ def _nothing(method: Cell, reason: str) -> Saving:
     return Saving(method.key, gamma, gamma, gamma, gamma.ratio)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+_RESAMPLED = ("duration_s", "output_tokens", "gpu_energy_j", "total_energy_j")
+
+
+@dataclass(frozen=True, eq=False)
 class _Pairs:
     """Trials of the same question and repeat, ok in both cells.
 
     Args:
         ours, theirs: row numbers of the pairs in the method's and in vanilla's ok Trials.
-        units: each pair's question.
+        codes: each pair's question, numbered from 0 to ``n``.
+        n: number of questions.
         tried: number of questions that either cell tried.
     """
 
@@ -117,48 +122,55 @@ class _Pairs:
     method: Cell
     theirs: npt.NDArray[np.intp]
     ours: npt.NDArray[np.intp]
-    units: tuple[Unit, ...]
+    codes: npt.NDArray[np.intp]
+    n: int
     tried: int
 
     @classmethod
     def of(cls, vanilla: Cell, method: Cell) -> _Pairs:
-        theirs = {pair: row for row, pair in enumerate(zip(vanilla.units(), vanilla.numbers("repeat"), strict=True))}
-        ours = {pair: row for row, pair in enumerate(zip(method.units(), method.numbers("repeat"), strict=True))}
-        both = sorted(theirs.keys() & ours.keys())
-        return cls(
-            vanilla,
-            method,
-            np.array([theirs[pair] for pair in both], dtype=np.intp),
-            np.array([ours[pair] for pair in both], dtype=np.intp),
-            tuple(unit for unit, _ in both),
-            len(vanilla.all_units() | method.all_units()),
-        )
+        repeats = [cell.numbers("repeat").astype(np.int64) for cell in (vanilla, method)]
+        most = max(int(r.max()) for r in repeats) + 1
+        keys = [cell.questions * most + r for cell, r in zip((vanilla, method), repeats, strict=True)]
+        both, theirs, ours = np.intersect1d(keys[0], keys[1], return_indices=True)
+        tried = [numbers for cell in (vanilla, method) for numbers in (cell.questions, cell.failed_questions)]
+        return cls(vanilla, method, theirs, ours, *dense(both // most), len(np.unique(np.concatenate(tried))))
 
     def column(self, name: str) -> tuple[Floats, Floats]:
         """A numeric column of both cells, pair by pair: vanilla's, the method's."""
         return self.vanilla.numbers(name)[self.theirs], self.method.numbers(name)[self.ours]
 
+    @cached_property
+    def again(self) -> dict[str, tuple[Floats, Floats]]:
+        """Sums over bootstrap samples of the questions of the columns in ``_RESAMPLED`` that are known throughout."""
+        columns = {name: self.column(name) for name in _RESAMPLED}
+        known = {name: both for name, both in columns.items() if not np.isnan(both).any()}
+        sums = resample(sum_by_unit(self.codes, self.n, *(column for both in known.values() for column in both)))
+        return {name: (sums[:, 2 * i], sums[:, 2 * i + 1]) for i, name in enumerate(known)}
+
     def with_energy(self, component: ComponentName) -> _Pairs:
         """The pairs whose joules are known on both sides."""
         theirs, ours = self.column(f"{component}_energy_j")
         keep = ~np.isnan(theirs) & ~np.isnan(ours)
-        units = tuple(unit for unit, kept in zip(self.units, keep, strict=True) if kept)
-        return _Pairs(self.vanilla, self.method, self.theirs[keep], self.ours[keep], units, self.tried)
+        if keep.all():
+            return self
+        return _Pairs(
+            self.vanilla, self.method, self.theirs[keep], self.ours[keep], *dense(self.codes[keep]), self.tried
+        )
 
     @property
     def dropped(self) -> int:
         """Questions that were tried and are in no pair."""
-        return self.tried - len(set(self.units))
+        return self.tried - self.n
 
     def provenances(self, component: str) -> set[str | None]:
         """The provenances of a component's joules, over both Trials of every pair."""
         name = f"{component}_provenance"
-        theirs, ours = self.vanilla.texts(name), self.method.texts(name)
-        return {theirs[i] for i in self.theirs} | {ours[i] for i in self.ours}
+        theirs, ours = self.vanilla.rows[name].take(self.theirs), self.method.rows[name].take(self.ours)
+        return {*theirs.unique().to_pylist(), *ours.unique().to_pylist()}
 
 
 def _time(pairs: _Pairs) -> Gamma:
-    if not pairs.units:
+    if not pairs.n:
         return Gamma(
             unknown_quantity("vanilla and this decoding have no answered question in common"), None, pairs.dropped
         )
@@ -168,7 +180,7 @@ def _time(pairs: _Pairs) -> Gamma:
 
 def _energy(pairs: _Pairs, component: ComponentName) -> Gamma:
     known = pairs.with_energy(component)
-    if not known.units:
+    if not known.n:
         return Gamma(unknown_quantity(_why_unknown(pairs, component)), None, known.dropped)
     provenance = joint_provenance(known.provenances(component))
     ratio = _ratio(known, f"{component}_energy_j", "output_tokens", provenance, _common(known, component))
@@ -179,7 +191,7 @@ def _energy(pairs: _Pairs, component: ComponentName) -> Gamma:
 def _power(pairs: _Pairs) -> Quantity:
     """gamma_t / gamma_GPU^e = (t_v / E_v) / (t_m / E_m) over the pairs with known GPU joules: the tokens cancel."""
     known = pairs.with_energy("gpu")
-    if not known.units:
+    if not known.n:
         return unknown_quantity(_why_unknown(pairs, "gpu"))
     provenance = joint_provenance(known.provenances("gpu"))
     return _ratio(known, "duration_s", "gpu_energy_j", provenance, _common(known, "gpu"))
@@ -188,19 +200,18 @@ def _power(pairs: _Pairs) -> Quantity:
 def _ratio(pairs: _Pairs, above: str, below: str, provenance: Provenance, common: float = 0.0) -> Quantity:
     """(sum of vanilla's ``above`` / sum of its ``below``) over the same of the method, with its interval."""
     columns = (*pairs.column(above), *pairs.column(below))
-    codes, n = unit_codes(pairs.units)
-    above_v, above_m, below_v, below_m = (math.fsum(column) for column in columns)
+    above_v, above_m, below_v, below_m = (exact_sum(column) for column in columns)
     for name, total in ((above, min(above_v, above_m)), (below, min(below_v, below_m))):
         if total <= 0.0:
-            return unknown_quantity(nothing_to_divide(name), n, len(pairs.units))
-    again = resample(sum_by_unit(codes, n, *columns))
+            return unknown_quantity(nothing_to_divide(name), pairs.n, len(pairs.codes))
+    (again_v, again_m), (below_again_v, below_again_m) = pairs.again[above], pairs.again[below]
     with np.errstate(divide="ignore", invalid="ignore"):
-        replicates = (again[:, 0] / again[:, 2]) / (again[:, 1] / again[:, 3])
+        replicates = (again_v / below_again_v) / (again_m / below_again_m)
     return positive_quantity(
         (above_v / below_v) / (above_m / below_m),
         replicates[~np.isnan(replicates)],
-        n_questions=n,
-        n_trials=len(pairs.units),
+        n_questions=pairs.n,
+        n_trials=len(pairs.codes),
         provenance=provenance,
         common=common,
     )
@@ -214,13 +225,13 @@ def _common(pairs: _Pairs, component: ComponentName) -> float:
     joules E that gamma is about. For a component by itself both shares are 1 and its gain cancels. The terms are added
     linearly, as nothing is known of how the errors of different parts hang together.
     """
-    energy_v, energy_m = (math.fsum(column) for column in pairs.column(f"{component}_energy_j"))
+    energy_v, energy_m = (exact_sum(column) for column in pairs.column(f"{component}_energy_j"))
     if min(energy_v, energy_m) <= 0.0:
         return math.nan
     terms = []
     for part in parts_of(component, pairs.provenances):
         for error in ("gain", "offset"):
-            error_v, error_m = (math.fsum(column) for column in pairs.column(f"{part}_{error}_j"))
+            error_v, error_m = (exact_sum(column) for column in pairs.column(f"{part}_{error}_j"))
             terms.append(abs(error_v / energy_v - error_m / energy_m))
     return math.fsum(terms)
 
@@ -236,6 +247,6 @@ def _verdict(ratio: Quantity, above: Verdict, below: Verdict) -> Verdict | None:
 
 
 def _why_unknown(pairs: _Pairs, component: ComponentName) -> str:
-    if not pairs.units:
+    if not pairs.n:
         return "vanilla and this decoding have no answered question in common"
     return why_no_energy(component, pairs.provenances(component))
