@@ -43,18 +43,19 @@ def score_code(question: Question, text: str) -> Score:
 def extract_code(text: str, entry_point: str | None = None) -> str | None:
     """The code in ``text``; None if there is none. It is found, never run or parsed, here.
 
-    1. Of fenced blocks the last that defines ``entry_point`` at its left margin, otherwise the first; a fence that is
-       not closed ends with the text. Without a fence, the whole text.
+    1. The last fenced block that defines ``entry_point`` at its left margin; otherwise the whole text, if that does;
+       otherwise the first block; without a block, the whole text. A fence that is not closed ends with the text.
     2. If that defines ``entry_point``: from the first definition, decorator or import at the left margin to before the
        first other thing at the margin that follows the function (prose, example calls).
     3. Otherwise it is taken for the function's body, indented by four, up to where the indentation ends.
 
-    Without an ``entry_point``, rule 1 alone.
+    Without an ``entry_point``: the first block, or the whole text.
     """
     blocks = [textwrap.dedent(match[2]) for match in _FENCED.finditer(text)]
+    first_block = next((block for block in blocks if block.strip()), "" if blocks else text)
     if entry_point is None:
-        return _or_none(blocks[0] if blocks else text)
-    code = next((b for b in reversed(blocks) if defines(b, entry_point)), blocks[0] if blocks else text)
+        return first_block.rstrip() or None
+    code = next((c for c in (*reversed(blocks), text) if defines(c, entry_point)), first_block)
     lines = code.rstrip().split("\n")
     if defines(code, entry_point):
         first = next(i for i, line in enumerate(lines) if _STARTS_CODE.match(line))
@@ -89,7 +90,3 @@ def _end(lines: list[str], start: int, may_follow: re.Pattern[str] | None) -> in
         if line.strip() and not line[0].isspace() and not (may_follow and may_follow.match(line)):
             return number
     return len(lines)
-
-
-def _or_none(code: str) -> str | None:
-    return code.rstrip() if code.strip() else None

@@ -31,6 +31,8 @@ RIGHT = {
     "a fenced body": f"```python\n{BODY}\n```",
     "an indented fence": "1. So:\n\n   ```python\n   def half(n):\n       return n // 2\n   ```\n",
     "a fence that is not closed": f"```python\n{WHOLE}",
+    "a fence that was never opened": f"{WHOLE}\n```\n",
+    "the function before a block": f"{WHOLE}\n\nFor instance:\n```python\nhalf(3)\n```\n",
     "a torn fence": f"```python\n{WHOLE}\n`",
     "the function not in the first block": f"```\npip install it\n```\n\n```python\n{WHOLE}\n```\n```\nhalf(3)\n```",
     "a better second attempt": f"```python\ndef half(n):\n    return 0\n```\nNo:\n```python\n{WHOLE}\n```",
