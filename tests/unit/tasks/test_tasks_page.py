@@ -9,6 +9,7 @@ import pytest
 
 from joulewise.tasks import open_task, prompts, task_names
 from joulewise.tasks.custom import CustomTask
+from joulewise.tasks.sandbox import KEPT_OUTPUT_BYTES, Limits
 from joulewise.tasks.task import Question
 
 
@@ -48,11 +49,29 @@ def test_the_example_of_ones_own_task_runs(
         ("`starter-summarisation`", prompts.summary),
         ("`cnn_dm`", prompts.news_summary),
         ("`starter-choice` and `mmlu`; the text ends with `Options:` and one line `A) …` an option", prompts.choice),
+        (
+            "`starter-code` and `humaneval`; the text is a signature and a docstring, with what stands above them",
+            prompts.code,
+        ),
     ],
 )
 def test_the_prompts_are_the_codes(page: str, heading: str, prompt: object) -> None:
     assert callable(prompt)
     assert f"\n{heading}\n\n```text\n{prompt(Question('0', '{text}', ''))}\n```\n" in page
+
+
+def test_the_sandboxs_limits_are_the_codes(page: str) -> None:
+    limits = Limits()
+    for said in (
+        f'"timed out" ({limits.wall_s:.0f}\nseconds)',
+        f'"out of memory" ({limits.memory_bytes >> 20} MiB)',
+        f'"too much output" ({limits.output_bytes >> 20} MiB)',
+        f"{limits.disk_bytes >> 20} MiB of its own in memory, in at most {limits.file_bytes >> 20} MiB a file",
+        f"at most {limits.processes} with threads",
+        f"{limits.wall_s:.0f} seconds, and {limits.cpu_s} seconds of processor time",
+        f"of which {KEPT_OUTPUT_BYTES >> 10} KiB are kept",
+    ):
+        assert said in page
 
 
 def test_the_table_names_every_task_with_its_size_and_budget(page: str) -> None:
