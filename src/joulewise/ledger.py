@@ -84,7 +84,7 @@ def _records(path: Path) -> Iterator[tuple[int, bytes, Trial | Check | None]]:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise EnvironmentFault(f"{path}: cannot be read ({error.strerror})") from error
+        raise EnvironmentFault(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
 
 
 _LINE: TypeAdapter[Trial | Check] = TypeAdapter(Annotated[Trial | Check, Field(discriminator="kind")])

@@ -47,11 +47,6 @@ def task_names() -> list[str]:
     return list(TASKS)
 
 
-def expand(name: str) -> list[str]:
-    """The tasks that ``name`` stands for: a group's members, or ``name`` itself."""
-    return list(GROUPS.get(name, [name]))
-
-
 def unknown_task(name: str) -> str | None:
     """Why ``name`` is no shipped task, with the nearest that is; None if it is one."""
     if name in TASKS:
@@ -95,12 +90,12 @@ def open_task(
 
 __all__ = [
     "GROUPS",
+    "OPTIONS",
     "TASKS",
     "Question",
     "Score",
     "Task",
     "TaskContext",
-    "expand",
     "open_task",
     "task_names",
     "unknown_task",

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from joulewise.errors import UserError
-from joulewise.tasks import TaskContext, expand, open_task
+from joulewise.tasks import GROUPS, TaskContext, open_task
 from joulewise.tasks.starter import (
     open_starter_choice,
     open_starter_code,
@@ -82,7 +82,7 @@ def rows(stem: str) -> list[dict[str, Any]]:
 ALL = [open_starter_maths, open_starter_summarisation, open_starter_choice, open_starter_code]
 
 
-@pytest.mark.parametrize("name", sorted({*expand("starter")} - {"starter-code"}))  # code: test_code_tasks.py
+@pytest.mark.parametrize("name", sorted({*GROUPS["starter"]} - {"starter-code"}))  # code: test_code_tasks.py
 def test_each_task_is_large_enough_and_its_references_score_one(name: str) -> None:
     task: Task = open_task(name)
     questions = task.questions()
