@@ -7,6 +7,7 @@ over the cell's Trials.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -78,6 +79,8 @@ class CellCost:
         prompt_tokens, output_tokens: sums over the ok Trials.
         accuracy: share of correct answers; unknown where the task has no right and wrong.
         score: mean score, and ``metric`` its name.
+        unscored: ok Trials whose answer nothing scores; they are not wrong.
+        score_notes: how answers failed, where the scorer can say so, and how many did, the most frequent first.
         time_per_output_token_s: seconds of the Trials' windows (prefill included) per output token.
         output_tokens_per_second: its inverse.
         components: one entry per component, in the order of ``COMPONENTS``.
@@ -89,6 +92,8 @@ class CellCost:
     accuracy: Quantity
     score: Quantity
     metric: str | None
+    unscored: int
+    score_notes: tuple[tuple[str, int], ...]
     time_per_output_token_s: Quantity
     output_tokens_per_second: Quantity
     components: tuple[ComponentCost, ...]
@@ -118,6 +123,7 @@ def cell_cost(cell: Cell, price_per_kwh: float | None = None) -> CellCost:
 
     everything = sample(np.ones(cell.rows.num_rows, dtype=np.bool_))
     metrics = sorted(m for m in cell.rows["metric"].unique().to_pylist() if m is not None)
+    notes = Counter(note for note in cell.texts("score_note") if note)
     accuracy = _accuracy(cell, sample)
     return CellCost(
         cell.key,
@@ -126,6 +132,8 @@ def cell_cost(cell: Cell, price_per_kwh: float | None = None) -> CellCost:
         accuracy,
         _score(cell, sample),
         ", ".join(metrics) or None,
+        cell.rows["score"].null_count,
+        tuple(sorted(notes.items(), key=lambda item: (-item[1], item[0]))),
         everything.ratio("duration_s", "output_tokens", "measured"),
         everything.ratio("output_tokens", "duration_s", "measured"),
         tuple(_component(cell, name, accuracy, price_per_kwh, sample) for name in COMPONENTS),

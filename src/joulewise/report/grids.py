@@ -19,6 +19,8 @@ BARS = (
     "the text was over."
 )
 
+NOT_SCORED = "not scored"
+
 LOSSLESS = (
     "A near-tie is a first difference where the target's two best tokens lie as near to each other as its own rounding "
     "error; lower precision may decide it either way. Anything else that differs is a failure."
@@ -144,7 +146,13 @@ def _answers(section: Section, component: ComponentName, summary: Summary) -> Gr
     prices = [part.price_per_1000_output_tokens for part in parts if part.price_per_1000_output_tokens is not None]
     if prices:
         columns.append(_quantities(f"price per 1,000 output tokens{_currency(summary)}", prices))
-    notes = ("Wh per 1,000 tokens are also kWh per million tokens.",) if columns[2].unknown is None else ()
+    notes = ["Wh per 1,000 tokens are also kWh per million tokens."] if columns[2].unknown is None else []
+    if any(f.main == NOT_SCORED for f in columns[0].figures):
+        notes.append("Not scored: nothing judges these answers, so that the task tells energy and time only.")
+    for cost in costs:
+        told = "; ".join(f"{n:,} x {note}" for note, n in cost.score_notes[:5])
+        if told:
+            notes.append(f"{cost.key.task}, {cost.key.decoding}: answers that failed in a way of their own: {told}.")
     return _grid("Answers, speed and watt-hours", [cost.key for cost in costs], columns, notes)
 
 
@@ -156,8 +164,11 @@ def _quality(costs: Sequence[CellCost]) -> _Column:
     """Accuracy where the task knows right and wrong, else the mean score under its metric's name."""
     quantities = [c.score if c.accuracy.value is None else c.accuracy for c in costs]
     marks = [c.metric if c.accuracy.value is None and c.score.value is not None else None for c in costs]
-    figures = tuple(_shown(q, mark, 100.0) for q, mark in zip(quantities, marks, strict=True))
-    return _Column("accuracy or score, %", figures, common_reason(quantities))
+    figures = [_shown(q, mark, 100.0) for q, mark in zip(quantities, marks, strict=True)]
+    for i, cost in enumerate(costs):
+        if quantities[i].value is None and cost.unscored:
+            figures[i] = Shown(NOT_SCORED)
+    return _Column("accuracy or score, %", tuple(figures))
 
 
 def _acceptance(section: Section) -> Grid:

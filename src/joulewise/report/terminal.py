@@ -14,7 +14,7 @@ from rich.text import Text
 from joulewise.report.grids import Grid, Shown, grids
 from joulewise.report.run_facts import RunFacts
 from joulewise.report.summary import Summary, sections
-from joulewise.report.text import HOW_TO_READ, headlines, run_lines, trial_notes, trust_notes
+from joulewise.report.text import HOW_TO_READ, headlines, nothing_to_show, run_lines, trial_notes, trust_notes
 
 _STYLES = {
     "saves energy": "green",
@@ -58,7 +58,8 @@ def _print_run(console: Console, run: RunFacts, summary: Summary) -> None:
     for name, told in run_lines(run):
         facts.add_row(Text(name, style="dim"), Text(told))
     console.print(facts)
-    for note in (*trust_notes(run), *trial_notes(run, summary)):
+    nothing = nothing_to_show(run, summary)
+    for note in (*trust_notes(run), *trial_notes(run, summary), *([nothing] if nothing else [])):
         _note(console, note)
 
 
