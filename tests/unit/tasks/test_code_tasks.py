@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from joulewise.errors import EnvironmentFault, UserError
-from joulewise.tasks import open_task, sandbox
+from joulewise.tasks import humaneval, open_task, sandbox
+from joulewise.tasks.rows import HubDataset, Rows
 from joulewise.tasks.task import Question, Score, Task
 from load_benchmark import load_benchmark
 
@@ -63,6 +64,18 @@ def test_humaneval_from_a_file(tmp_path: Path) -> None:
     assert task.score(question, "    return 1").correct
     assert task.score(question, "    return 2").note == "AssertionError"
     assert task.score(question, "").note == "no code"
+
+
+def test_humaneval_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def find_rows(context: object, task: str, file_name: str, hub: HubDataset) -> Rows:
+        asked.append((task, file_name, str(hub)))
+        return [("row 0", HUMANEVAL)]
+
+    monkeypatch.setattr(humaneval, "find_rows", find_rows)
+    assert [q.question_id for q in open_task("humaneval").questions()] == ["HumanEval/0"]
+    assert asked == [("humaneval", "humaneval.jsonl", "openai/openai_humaneval (openai_humaneval, test)")]
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,8 @@ def main(status: int, verdict: int, parent: int) -> int:
     os.open("/dev/null", os.O_RDONLY)  # the lowest free number: standard input
     os.umask(0o022)
     try:
+        if os.uname().machine not in ARCHITECTURES:
+            raise SetupError(f"the system calls of {os.uname().machine} are not known")
         return outer(request, status, verdict, parent)
     except (SetupError, OSError, ValueError) as error:
         os.write(status, f"fault {error}\n".encode())
@@ -190,6 +192,9 @@ def make_root(request: dict[str, Any], uid: int, gid: int) -> None:
     os.mkdir("/tmp/old")
     call("pivot_root", libc.syscall, ARCHITECTURES[os.uname().machine][1]["pivot_root"], b"/tmp", b"/tmp/old")
     os.chdir("/")
+    os.mkdir("/tmp")
+    options = f"size={request['disk_bytes']},nr_inodes=1k,mode=700,uid={uid},gid={gid}".encode()
+    call("temporary folder", libc.mount, b"tmpfs", b"/tmp", b"tmpfs", MS_NOSUID | MS_NODEV, options)
     covers = []
     for name, path in (*((path, path) for path in SYSTEM), *request["python"]):
         show(path, MS_RDONLY | MS_NOSUID | MS_NODEV)
@@ -206,9 +211,6 @@ def make_root(request: dict[str, Any], uid: int, gid: int) -> None:
         set_attributes(home, MS_RDONLY, 0)
     for path in DEVICES:
         show(path, MS_RDONLY | MS_NOSUID)
-    os.mkdir("/tmp")
-    options = f"size={request['disk_bytes']},nr_inodes=1k,mode=700,uid={uid},gid={gid}".encode()
-    call("temporary folder", libc.mount, b"tmpfs", b"/tmp", b"tmpfs", MS_NOSUID | MS_NODEV, options)
     call("leave the old root", libc.umount2, b"/old", MNT_DETACH)
     os.rmdir("/old")
     set_attributes("/", MS_RDONLY, 0)
@@ -248,8 +250,12 @@ def confine(request: dict[str, Any], uid: int, gid: int) -> None:
     if os.geteuid() != 0:
         limits["RLIMIT_NPROC"] += 2  # in a user namespace, the outer process and init count, too
     for name, value in limits.items():
-        hard = value + 1 if name == "RLIMIT_CPU" else value
-        resource.setrlimit(getattr(resource, name), (value, hard))
+        limit = getattr(resource, name)
+        most = resource.getrlimit(limit)[1]
+        hard = value + 1 if name == "RLIMIT_CPU" else value  # a warning by signal first, then the kernel kills
+        if most != resource.RLIM_INFINITY:
+            hard = min(hard, most)
+        resource.setrlimit(limit, (min(value, hard), hard))
     machine = ARCHITECTURES[os.uname().machine][1]
     call("session keyring", libc.syscall, machine["keyctl"], KEYCTL_JOIN_SESSION_KEYRING, None)
     if os.geteuid() == 0:
