@@ -84,7 +84,11 @@ def _records(path: Path) -> Iterator[tuple[int, bytes, Trial | Check | None]]:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise EnvironmentFault(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+        raise _cannot_read(path, error) from error
+
+
+def _cannot_read(path: Path, error: OSError) -> EnvironmentFault:
+    return EnvironmentFault(f"{path}: cannot be read ({error.strerror}); check that it is a file and its permissions")
 
 
 _LINE: TypeAdapter[Trial | Check] = TypeAdapter(Annotated[Trial | Check, Field(discriminator="kind")])
@@ -361,8 +365,11 @@ def _check_complete(folder: Path) -> None:
             f"{folder}: a run folder without {' and '.join(sorted(missing))}, so a part of one; copy the whole folder "
             "from where it was run"
         )
-    with (folder / LEDGER).open("rb") as file:
-        first = file.readline()
+    try:
+        with (folder / LEDGER).open("rb") as file:
+            first = file.readline()
+    except OSError as error:
+        raise _cannot_read(folder / LEDGER, error) from error
     # Before the plan, whose keys may be newer too.
     with contextlib.suppress(ValueError, KeyError, TypeError):
         version = json.loads(first)["schema_version"]
@@ -394,7 +401,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise EnvironmentFault(f"{path}: cannot be read: {error.strerror}; check its permissions") from error
+        raise _cannot_read(path, error) from error
     except ValueError:
         data = None
     if not isinstance(data, dict):

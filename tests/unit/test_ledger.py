@@ -361,3 +361,12 @@ def test_a_run_that_was_killed_before_its_ledger_was_made_can_be_gone_on_with(tm
     (tmp_path / "run" / LEDGER).unlink()
     assert load(tmp_path / "run").arrow.num_rows == 0
     RunFolder(tmp_path / "run", PLAN, resume=True).close()
+
+
+@pytest.mark.parametrize("name", [LEDGER, "environment.json"])
+def test_what_the_system_does_not_let_us_read_is_told(tmp_path: Path, name: str) -> None:
+    run = whole_run(tmp_path)
+    (run / name).unlink()
+    (run / name).mkdir()
+    with pytest.raises(EnvironmentFault, match=rf"{name}: cannot be read \(Is a directory\); check that it is a file"):
+        load(run)
