@@ -326,7 +326,7 @@ def load(runs: os.PathLike[str] | str | Iterable[os.PathLike[str] | str]) -> Run
         environments[name] = {key: value for part in parts for key, value in part.items()}
         for task, faults in parts[-1].get("skipped", {}).items():
             warnings.append(
-                f"{name}: {len(faults)} broken lines of the task {task} were left out ({SKIPPED} lists them)"
+                f"{name}: broken lines of the task {task} were left out: {len(faults)} ({SKIPPED} lists them)"
             )
         tables.append(rows_to_arrow(name, _whole(folder / LEDGER, name, warnings)))
         if tables[-1].num_rows and not parts[0]:

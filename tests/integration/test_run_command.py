@@ -128,7 +128,7 @@ def test_a_dry_run_warns_of_a_missing_baseline_and_a_model_that_it_cannot_see(fo
     (folder / "plan.yaml").write_text(PLAN.replace("[vanilla, {", "[{"))
     done = joulewise(folder, "run", "plan.yaml", "--dry-run", HF_HUB_CACHE=str(folder))
     assert done.returncode == 0, done.stderr
-    assert "Warning: 1 cells, such as toy/coga-5/direct/words, have no vanilla to compare with" in done.stdout
+    assert "Warning: there is no vanilla to compare 1 of 1 cells with, such as toy/coga-5/direct/words: " in done.stdout
     assert "Warning: engine toy: x is no folder here and not in the hub's cache: not checked" in done.stdout
 
 
@@ -147,7 +147,7 @@ def test_broken_lines_are_refused_or_skipped_and_told(folder: Path) -> None:
     for place in (":7: no field", ":8: the id 'q0' stands already at", ":9: not valid JSON"):
         assert f"words.jsonl{place}" in done.stderr
     assert len(json.loads((folder / "out" / "skipped.json").read_text())["skipped"]["words"]) == 3
-    assert "3 broken lines of the task words were left out" in joulewise(folder, "report", "out").stdout
+    assert "broken lines of the task words were left out: 3" in joulewise(folder, "report", "out").stdout
 
 
 def test_the_default_folder_and_its_resumption(folder: Path) -> None:

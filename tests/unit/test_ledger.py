@@ -314,7 +314,7 @@ def test_a_missing_environment_is_warned_of(tmp_path: Path) -> None:
 def test_skipped_lines_are_warned_of(tmp_path: Path) -> None:
     table = load(whole_run(tmp_path))
     (warning,) = table.warnings
-    assert warning == "run: 2 broken lines of the task starter-maths were left out (skipped.json lists them)"
+    assert warning == "run: broken lines of the task starter-maths were left out: 2 (skipped.json lists them)"
     assert table.environments["run"]["skipped"]["starter-maths"][0] == "q.jsonl:3: not valid JSON"
 
 
