@@ -103,8 +103,8 @@ def _without_vanilla(plan: Plan) -> list[str]:
     if not lacking:
         return []
     return [
-        f"there is no vanilla to compare {len(lacking)} of {len(cells)} cells with, such as {lacking[0]}: no saving will "
-        "be told of them, and their outputs will not be checked; add `vanilla` to the decodings"
+        f"there is no vanilla to compare {len(lacking)} of {len(cells)} cells with, such as {lacking[0]}: no saving "
+        "will be told of them, and their outputs will not be checked; add `vanilla` to the decodings"
     ]
 
 
