@@ -298,12 +298,14 @@ def _verdict(line: _Line, above: bool, gate: Gate, strictest: float) -> Change:
         return change
     if ratio.upper <= 1.0 + gate.fail_above:
         return replace(change, verdict="lower" if ratio.upper < 1.0 else "within the limit")
-    if ratio.lower is not None and ratio.lower > 1.0 + gate.fail_above:
-        return replace(change, why="above the limit by itself, but not surely so among as many comparisons as here")
     more = _more_questions(line, gate, strictest)
     if more is not None:
-        return replace(change, why=f"about {more:,} more questions would tell", more_questions=more)
-    return replace(change, why="more questions alone would not tell: repeat both runs, in turns, on one card")
+        why = f"about {more:,} more questions would tell"
+    elif ratio.lower is not None and ratio.lower > 1.0 + gate.fail_above:
+        why = "above the limit by itself, but not surely so among as many comparisons as here"
+    else:
+        why = "more questions alone would not tell: repeat both runs, in turns, on one card"
+    return replace(change, why=why, more_questions=more)
 
 
 def _more_questions(line: _Line, gate: Gate, strictest: float) -> int | None:

@@ -1,0 +1,112 @@
+"""A comparison in words: the last line, the warnings, Markdown that stays whole, JSON without infinities."""
+
+import io
+import json
+import re
+
+import pytest
+
+from joulewise.analysis.compare import Gate, compare_tables
+from joulewise.report.compare import headline, print_comparison, to_json, to_markdown, warnings
+from planted import environment, plan, side
+
+
+def compared(*sides, **gate):
+    return compare_tables(*sides, Gate(**gate))
+
+
+def printed(comparison):
+    file = io.StringIO()
+    print_comparison(comparison, file)
+    return file.getvalue()
+
+
+PASSED = compared(side(), side(seed=1))
+FAILED = compared(side(), side(0.2, seed=1))
+UNCLEAR = compared(side(questions=8, noise=0.2), side(0.05, questions=8, noise=0.2, seed=1))
+
+
+@pytest.mark.parametrize(
+    ("comparison", "words"),
+    [
+        (PASSED, "PASSED: in none of 2 cells total joules per output token rose by more than 5 %."),
+        (FAILED, "FAILED: total joules per output token rose by more than 5 % in 2 of 2 cells"),
+        (UNCLEAR, "CANNOT TELL whether total joules per output token rose by more than 5 %"),
+    ],
+)
+def test_the_verdict_is_the_last_line(comparison, words):
+    assert headline(comparison).startswith(words)
+    last = re.sub(r"\s+", " ", printed(comparison).strip().rpartition("\n\n")[2])
+    assert last.startswith(words)
+
+
+def test_cannot_tell_says_how_it_ends_and_what_would_help():
+    assert "That passes, as --on-unclear pass says." in headline(UNCLEAR)
+    assert "more questions" in headline(UNCLEAR)
+    strict = compared(side(questions=8, noise=0.2), side(0.05, questions=8, noise=0.2, seed=1), on_unclear="fail")
+    assert "That fails, as --on-unclear fail says." in headline(strict)
+
+
+def test_no_line_is_wider_than_a_terminal():
+    for comparison in (PASSED, FAILED, UNCLEAR):
+        assert max(len(line) for line in printed(comparison).splitlines()) <= 80
+
+
+def test_what_should_make_one_doubt_is_told():
+    def other(values, i):
+        return values | {"output_hash": "g", "correct": i % 2 == 0 and i > 9}
+
+    told = " ".join(
+        warnings(
+            compared(
+                side(),
+                side(change=other, environment_=environment(driver="570"), questions=40, seed=1),
+                allow_different=True,
+            )
+        )
+    )
+    assert "The outputs differ: 80 of 80 greedy answers" in told
+    assert "Accuracy fell in gsm8k, vanilla, gsm8k, prompt-lookup-3: 10 answers are wrong now" in told
+    assert "--allow-different), though these differ: GPU driver (580 → 570)" in told
+    assert "10 of BASE, 0 of NEW" in told
+    assert warnings(PASSED) == []
+
+
+def test_markdown_is_one_table_whatever_the_names():
+    evil = plan(engines=[{"kind": "transformers", "name": "a|b*c`d<script>"}, {"kind": "transformers", "name": "f"}])
+
+    def both(values, _):
+        return values | {"engine": "a|b*c`d<script>"}
+
+    text = to_markdown(compared(side(plan_=evil, change=both), side(0.2, seed=1, plan_=evil, change=both)))
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    columns = {len(re.findall(r"(?<!\\)\|", line)) for line in table}
+    assert len(columns) == 1
+    assert "<script>" not in text
+    assert text.splitlines()[0] == "### Energy gate"
+    assert "FAILED" in text.splitlines()[2]
+
+
+def test_json_holds_everything_and_no_infinity():
+    for comparison in (PASSED, FAILED, UNCLEAR):
+        data = json.loads(json.dumps(to_json(comparison), allow_nan=False))
+        assert data["exit_code"] == comparison.exit_code
+        assert data["verdict"] in data["headline"].lower()
+        assert {c["verdict"] for c in data["cells"]} == {c.verdict for c in comparison.cells}
+        assert data["format_version"] == 1
+
+
+def test_engines_are_named_where_there_are_several_and_never_averaged():
+    two = plan(engines=[{"kind": "transformers", "name": "e"}, {"kind": "transformers", "name": "f"}])
+
+    def engines(rise, seed):
+        from synthetic_table import table
+
+        tables = [side(rise, seed=seed), side(seed=seed + 9, change=lambda v, _: v | {"engine": "f"})]
+        rows = [r for t in tables for r in t.arrow.to_pylist()]
+        return table(rows, plans={"run": two}, environments={"run": environment()})
+
+    found = compared(engines(0.0, 0), engines(0.2, 1))
+    assert [c.engine for c in found.overall] == ["e", "f"]
+    assert [c.verdict for c in found.overall] == ["above the limit", "within the limit"]
+    assert "all 2 cells of e" in printed(found)
