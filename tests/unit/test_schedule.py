@@ -36,7 +36,7 @@ def data(tmp_path: Path) -> Path:
 def test_a_plans_options_reach_the_task(data: Path) -> None:
     chosen = open_tasks(plan(label="more", options={"split": "train"}), data, None)
     assert {q.question_id for q in chosen["more"][1]} == {f"train-{i}" for i in range(8)}
-    with pytest.raises(UserError, match="option 'split': .*found 'dev'"):
+    with pytest.raises(UserError, match=r"option 'split': .*found 'dev'"):
         open_tasks(plan(options={"split": "dev"}), data, None)
 
 
