@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 
@@ -11,7 +12,7 @@ from joulewise.decoding.spec import Decoding
 from joulewise.engines import open_engine
 from joulewise.engines.default_model import default_model_folder
 from joulewise.engines.engine import Engine, EngineInfo, Message, Request, Sampling
-from joulewise.engines.spec import TransformersSpec
+from joulewise.engines.spec import Quantisation, TransformersSpec
 from joulewise.errors import EnvironmentFault
 
 pytestmark = pytest.mark.model
@@ -84,3 +85,23 @@ def test_sampling_with_a_draft(opened: tuple[Engine, EngineInfo]) -> None:
     first, second = (engine.generate(request, CoGA(tokens=4)) for _ in range(2))
     assert first.token_ids == second.token_ids
     assert engine.check_lossless(request, CoGA(tokens=4), first.token_ids, second.token_ids).status == "not_checked"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="the extra `bitsandbytes` is not installed")
+@pytest.mark.parametrize("how", ["nf4", "int8"])
+@pytest.mark.usefixtures("opened")
+def test_quantised(how: Quantisation) -> None:
+    decoding = CoGA(tokens=2, draft="first-layers:26")
+    engine = open_engine(TransformersSpec(dtype="bfloat16", device="cpu", quantisation=how))
+    info = engine.load([decoding])
+    assert (info.quantisation, info.dtype, info.parameters) == (how, "bfloat16", 134_515_008)
+    assert f"quantised: {how} by bitsandbytes, as it was loaded; 106,168,320 of 134,515,008 weights" in info.notes
+    request = Request((Message("user", PROMPTS[1]),), 8)
+    vanilla = engine.generate(request, Vanilla())
+    assert "Paris" in vanilla.text
+    generation = engine.generate(request, decoding)
+    assert generation.accepted > 0
+    check = engine.check_lossless(request, decoding, vanilla.token_ids, generation.token_ids)
+    assert check.status in ("identical", "tie"), check
+    engine.close()
