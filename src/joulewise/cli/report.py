@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from joulewise.errors import EnvironmentFault
-
-if TYPE_CHECKING:
-    from joulewise.report.summary import Summary
+from joulewise.errors import EnvironmentFault, UserError
 
 SEVERAL = "joulewise-report.html"
 """The page's name, in the current folder, where it is about several runs."""
+
+STDOUT = Path("-")
+"""A FILE that stands for standard output."""
 
 
 def report(
@@ -28,9 +28,14 @@ def report(
             help=f"Where to write the page. Default: report.html in the run folder; of several runs, {SEVERAL} here.",
         ),
     ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print all figures as JSON, and write no page unless --html asks for it.")
-    ] = False,
+    markdown: Annotated[
+        Path | None,
+        typer.Option("--markdown", metavar="FILE", help="Write the tables as Markdown, for a pull request."),
+    ] = None,
+    latex: Annotated[
+        Path | None, typer.Option("--latex", metavar="FILE", help="Write the tables as LaTeX (booktabs), for a paper.")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
     price_per_kwh: Annotated[
         float | None, typer.Option("--price-per-kwh", min=0.0, help="Show the price of 1,000 output tokens.")
     ] = None,
@@ -42,11 +47,14 @@ def report(
 ) -> None:
     """Show what runs cost: savings, joules per token and answer, drafts; as tables and as a page to forward.
 
-    Everything comes from the ledgers. Several runs are shown side by side and never averaged.
+    Everything comes from the ledgers. Several runs are shown side by side and never averaged. FILE may be -, standard
+    output. With --json, --markdown or --latex, the page is written only if --html asks for it.
     """
     show_runs(
         runs,
         html=html,
+        markdown=markdown,
+        latex=latex,
         json_output=json_output,
         price_per_kwh=price_per_kwh,
         currency=currency,
@@ -58,6 +66,8 @@ def show_runs(
     runs: Sequence[Path],
     *,
     html: Path | None = None,
+    markdown: Path | None = None,
+    latex: Path | None = None,
     json_output: bool = False,
     price_per_kwh: float | None = None,
     currency: str = "",
@@ -68,44 +78,68 @@ def show_runs(
 
     Args:
         runs: run folders; one that is named twice counts once.
-        quiet: print nothing on standard output, only write the page.
-        html, json_output, price_per_kwh, currency, without_polluted: as the command's options.
+        quiet: print nothing on standard output, only write files.
+        html, markdown, latex, json_output, price_per_kwh, currency, without_polluted: as the command's options.
 
     Raises:
-        UserError: not a run folder, or a broken ledger.
-        EnvironmentFault: the page cannot be written, or was asked for by name and its extra is not installed.
+        UserError: not a run folder, a broken ledger, or options that do not go together.
+        EnvironmentFault: a file cannot be written, or the page was asked for by name and its extra is not installed.
     """
+    to_stdout = [
+        name for name, file in (("--html", html), ("--markdown", markdown), ("--latex", latex)) if file == STDOUT
+    ]
+    to_stdout += ["--json"] if json_output else []
+    if len(to_stdout) > 1:
+        raise UserError(f"{' and '.join(to_stdout)} would both go to standard output; give all but one of them a file")
+    if currency and price_per_kwh is None:
+        raise UserError(f"--currency {currency} says nothing without a price; give it with --price-per-kwh")
+
     from joulewise.ledger import load
-    from joulewise.report.summary import summarise, to_json
-    from joulewise.report.terminal import print_summary
+    from joulewise.report.summary import cells_of, summarise, to_json
 
     folders = list({folder.resolve(): folder for folder in runs}.values())
+    table = load(folders)
+    cells = cells_of(table, without_polluted=without_polluted)
     summary = summarise(
-        load(folders), price_per_kwh=price_per_kwh, currency=currency, without_polluted=without_polluted
+        table, price_per_kwh=price_per_kwh, currency=currency, without_polluted=without_polluted, cells=cells
     )
     if json_output and not quiet:
         typer.echo(json.dumps(to_json(summary), indent=1, ensure_ascii=False, allow_nan=False))
-    elif not quiet:
+    elif not quiet and not to_stdout:
+        from joulewise.report.terminal import print_summary
+
         print_summary(summary)
-    if json_output and html is None:
+    if markdown is not None:
+        from joulewise.report import markdown as as_markdown
+
+        _write(as_markdown.render(summary), markdown, "Markdown")
+    if latex is not None:
+        from joulewise.report import latex as as_latex
+
+        _write(as_latex.render(summary), latex, "LaTeX")
+    if html is None and (json_output or markdown is not None or latex is not None):
         return
     page = html or (folders[0] / "report.html" if len(folders) == 1 else Path(SEVERAL))
     try:
-        _write_page(summary, page)
+        from joulewise.report.html import render
+        from joulewise.report.trials import trial_blocks
+
+        text = render(summary, trial_blocks(cells, summary, table.folders))
     except EnvironmentFault as fault:
         if html is not None:
             raise
         typer.echo(f"No page: {fault}", err=True)
     else:
-        typer.echo(f"Page: {page}", err=True)
+        _write(text, page, "Page")
 
 
-def _write_page(summary: Summary, page: Path) -> None:
-    from joulewise.report.html import render
-
+def _write(text: str, file: Path, what: str) -> None:
+    if file == STDOUT:
+        typer.echo(text, nl=False)
+        return
     try:
-        page.write_text(render(summary), encoding="utf-8")
+        file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise EnvironmentFault(
-            f"{page}: the page cannot be written ({error.strerror}); say where with --html FILE"
-        ) from error
+        option = "--html" if what == "Page" else f"--{what.lower()}"
+        raise EnvironmentFault(f"{file}: cannot be written ({error.strerror}); say where with {option} FILE") from error
+    typer.echo(f"{what}: {file}", err=True)

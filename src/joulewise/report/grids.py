@@ -50,10 +50,19 @@ class Shown:
 class Row:
     """One cell of the plan's grid. ``n``: questions behind every figure of the row that does not say otherwise."""
 
-    task: str
-    decoding: str
+    key: CellKey
     n: int | None
     figures: tuple[Shown, ...]
+
+    @property
+    def task(self) -> str:
+        """The cell's task."""
+        return self.key.task
+
+    @property
+    def decoding(self) -> str:
+        """The cell's decoding."""
+        return self.key.decoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +244,7 @@ def _grid(title: str, keys: Sequence[CellKey], columns: Iterable[_Column], notes
     for i, key in enumerate(keys):
         figures = [column.figures[i] for column in shown]
         n = max((f.n for f in figures if f.n is not None), default=None)
-        rows.append(Row(key.task, key.decoding, n, tuple(_with_n(f, n) for f in figures)))
+        rows.append(Row(key, n, tuple(_with_n(f, n) for f in figures)))
     unknown = tuple(
         f"{column.heading}: unknown ({column.unknown})." for column in columns if column.unknown is not None
     )

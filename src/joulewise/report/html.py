@@ -1,26 +1,33 @@
-"""The report as one HTML file: no network, no scripts; for a phone, a screen and paper."""
+"""The report as one HTML file: no network, whole without scripts; for a phone, a screen and paper."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 
 from joulewise.errors import EnvironmentFault
 from joulewise.report import chart
+from joulewise.report.bars import Bar, Histogram, energy_bars, histograms
 from joulewise.report.grids import Grid, component_grids, grids
 from joulewise.report.run_facts import RunFacts
 from joulewise.report.summary import Section, Summary, sections
 from joulewise.report.text import (
     COMPONENT_NAMES,
     HOW_TO_READ,
+    figure,
     headlines,
+    nothing_to_show,
     origin_phrase,
     run_lines,
     trial_notes,
     trust_notes,
 )
+from joulewise.report.trials import MOST, TrialBlock
 
 _KINDS = {
     "saves energy": "good",
@@ -31,6 +38,9 @@ _KINDS = {
     "modelled": "soft",
 }
 """What the marks look like."""
+
+_VERDICTS = {"tie": "near-tie", "not_checked": "not checked"}
+"""Words for the lossless check's verdicts that are not words themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,9 @@ class _SectionView:
     grids: tuple[Grid, ...]
     components: tuple[Grid, ...]
     panels: list[_Panel]
+    bars: dict[str, list[Bar]]
+    histograms: dict[str, list[Histogram]]
+    trials: tuple[TrialBlock, ...]
     energy_name: str
     modelled: bool
 
@@ -58,14 +71,16 @@ class _RunView:
     lines: list[tuple[str, str]]
     trust: list[str]
     trials: list[str]
+    nothing: str | None
     sections: list[_SectionView]
 
 
-def render(summary: Summary) -> str:
+def render(summary: Summary, trials: Sequence[TrialBlock] = ()) -> str:
     """The page.
 
     Args:
         summary: what to show.
+        trials: the cells' Trials, for the table in which a figure can be traced to its ledger lines.
 
     Raises:
         EnvironmentFault: the extra ``report`` is not installed.
@@ -91,25 +106,35 @@ def render(summary: Summary) -> str:
         return markupsafe.Markup(re.sub(r"γ_(\w+)", r"γ<sub>\1</sub>", str(markupsafe.escape(text))))
 
     environment.filters["subscripts"] = subscripts
+    environment.filters["figure"] = figure
     numbers = count(1)
-    runs = [_run_view(run, summary, numbers) for run in summary.runs]
+    runs = [_run_view(run, summary, trials, numbers) for run in summary.runs]
+    script = (Path(__file__).parent / "templates" / "report.js").read_text(encoding="utf-8").strip()
     return environment.get_template("report.html.j2").render(
         summary=summary,
         runs=runs,
+        anchors={block.key: f"cell-{i}" for i, block in enumerate(trials, 1)},
+        verdicts=_VERDICTS,
+        most=MOST,
         how_to_read=HOW_TO_READ,
         component_names=COMPONENT_NAMES,
         origin_phrase=origin_phrase,
         kinds=_KINDS,
         svg=markupsafe.Markup,
+        script=markupsafe.Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
-def _run_view(run: RunFacts, summary: Summary, numbers: Iterator[int]) -> _RunView:
-    found = [_section_view(s, run, summary, numbers) for s in sections(summary) if s.run == run.name]
-    return _RunView(run, run_lines(run), trust_notes(run), trial_notes(run, summary), found)
+def _run_view(run: RunFacts, summary: Summary, trials: Sequence[TrialBlock], numbers: Iterator[int]) -> _RunView:
+    found = [_section_view(s, run, summary, trials, numbers) for s in sections(summary) if s.run == run.name]
+    nothing = nothing_to_show(run, summary)
+    return _RunView(run, run_lines(run), trust_notes(run), trial_notes(run, summary), nothing, found)
 
 
-def _section_view(section: Section, run: RunFacts, summary: Summary, numbers: Iterator[int]) -> _SectionView:
+def _section_view(
+    section: Section, run: RunFacts, summary: Summary, trials: Sequence[TrialBlock], numbers: Iterator[int]
+) -> _SectionView:
     component = section.component
     energy_name = f"{COMPONENT_NAMES[component]} energy"
     series = {name: i for i, name in enumerate(dict.fromkeys(s.key.decoding for s in section.savings))}
@@ -141,6 +166,13 @@ def _section_view(section: Section, run: RunFacts, summary: Summary, numbers: It
         grids(section, summary),
         component_grids(section),
         panels,
+        energy_bars(section),
+        histograms(section),
+        tuple(block for block in trials if block.key.head == _head(section)),
         energy_name,
         any(point.modelled for point in points),
     )
+
+
+def _head(section: Section) -> tuple[str, str, str, str]:
+    return (section.run, section.engine, section.model, section.reasoning)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow.compute as pc
 
 from joulewise import __version__
 from joulewise.analysis.acceptance import Acceptance, acceptances
-from joulewise.analysis.cells import natural_order, split
+from joulewise.analysis.cells import Cell, natural_order, split
 from joulewise.analysis.lossless import Lossless, lossless
 from joulewise.analysis.per_token import CellCost, costs
 from joulewise.analysis.savings import Saving, savings
@@ -48,8 +49,21 @@ class Summary:
     warnings: tuple[str, ...]
 
 
+def cells_of(table: RunTable, *, without_polluted: bool = False) -> tuple[Cell, ...]:
+    """The cells that a report is about; ``without_polluted`` leaves out polluted Trials."""
+    arrow = table.arrow
+    if without_polluted:
+        arrow = arrow.filter(pc.invert(pc.fill_null(arrow["polluted"], False)))
+    return split(RunTable(arrow))
+
+
 def summarise(
-    table: RunTable, *, price_per_kwh: float | None = None, currency: str = "", without_polluted: bool = False
+    table: RunTable,
+    *,
+    price_per_kwh: float | None = None,
+    currency: str = "",
+    without_polluted: bool = False,
+    cells: Sequence[Cell] | None = None,
 ) -> Summary:
     """Summarise one run or several.
 
@@ -58,11 +72,10 @@ def summarise(
         price_per_kwh: price of a kilowatt-hour; None shows no prices.
         currency: its currency, for display.
         without_polluted: leave out Trials during which other processes used the CPU.
+        cells: what ``cells_of`` gave, where it is at hand.
     """
-    arrow = table.arrow
-    if without_polluted:
-        arrow = arrow.filter(pc.invert(pc.fill_null(arrow["polluted"], False)))
-    cells = split(RunTable(arrow))
+    if cells is None:
+        cells = cells_of(table, without_polluted=without_polluted)
     names = {*table.plans, *table.environments, *table.arrow["run"].unique().to_pylist()}
     return Summary(
         FORMAT_VERSION,

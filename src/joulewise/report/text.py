@@ -179,7 +179,9 @@ def _by_verdict(tasks: Sequence[str], gammas: Sequence[Gamma], words: Mapping[st
         found = [(task, gamma.ratio) for task, gamma in zip(tasks, gammas, strict=True) if verdict(gamma) == kind]
         if not found:
             continue
-        where = _listed([task for task, _ in found]) if len(found) <= 3 else f"{len(found)} of {len(tasks)} tasks"
+        where = _listed([task for task, _ in found])
+        if len(found) > 3 or len(found) == len(tasks) > 1:
+            where = f"all {len(tasks)} tasks" if len(found) == len(tasks) else f"{len(found)} of {len(tasks)} tasks"
         values = sorted(ratio.value for _, ratio in found if ratio.value is not None)
         detail = f"factor {' to '.join(dict.fromkeys((figure(values[0]), figure(values[-1]))))}" if values else None
         detail = detail or common_reason(ratio for _, ratio in found)

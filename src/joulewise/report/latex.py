@@ -1,0 +1,110 @@
+r"""The report's tables as LaTeX with booktabs: to be ``\input`` in a paper."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+
+from joulewise.report.grids import Grid, Shown, grids
+from joulewise.report.markdown import MODELLED, has_modelled, words
+from joulewise.report.summary import Section, Summary, sections
+from joulewise.report.text import headlines, nothing_to_show, run_lines, trial_notes, trust_notes
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "[": "{[}",
+    "*": "{*}",
+    "–": "--",
+    "†": r"\textsuperscript{\dag}",
+    "≥": r"$\ge$",
+    "γ": r"$\gamma$",
+    "…": r"\ldots{}",
+}
+
+
+def render(summary: Summary) -> str:
+    """The tables of a report, each a ``table`` with caption and label; what was run stands above them as comments.
+
+    Args:
+        summary: what to show.
+    """
+    return "\n".join(_lines(summary)) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Text that means itself; ``γ_t`` becomes a symbol with an index; what is not ASCII stays (UTF-8)."""
+    apart = re.sub("-(?=-)", "-\N{WORD JOINER}", " ".join(text.split()))  # "--" would become a dash
+    parts = re.split(r"(γ_[A-Za-z]+)", apart)
+    return "".join(
+        rf"$\gamma_{{\mathrm{{{part[2:]}}}}}$" if i % 2 else "".join(_SPECIAL.get(c, c) for c in part)
+        for i, part in enumerate(parts)
+    )
+
+
+def _lines(summary: Summary) -> Iterator[str]:
+    yield from _comment(f"Made by Joulewise {summary.joulewise} from the ledgers alone.")
+    yield r"% Needs \usepackage{booktabs}, \usepackage[T1]{fontenc} and \usepackage{textcomp}."
+    for number, run in enumerate(summary.runs, 1):
+        yield "%"
+        yield from _comment(f"Run {run.name}")
+        for name, told in run_lines(run):
+            yield from _comment(f"{name}: {told}")
+        for note in trial_notes(run, summary):
+            yield from _comment(note)
+        nothing = nothing_to_show(run, summary)
+        if nothing:
+            yield rf"\par\noindent {escaped(f'Run {run.name}: {nothing}')}\par"
+        for place, section in enumerate((s for s in sections(summary) if s.run == run.name), 1):
+            for line in headlines(section, run):
+                yield from _comment(line)
+            for grid in grids(section, summary):
+                notes = [*grid.notes, *trust_notes(run)]
+                yield from _table(grid, section, f"{number}-{place}", notes)
+    for warning in summary.warnings:
+        yield from _comment(warning)
+
+
+def _comment(text: str) -> Iterator[str]:
+    yield f"% {' '.join(text.split())}"
+
+
+def _table(grid: Grid, section: Section, place: str, notes: list[str]) -> Iterator[str]:
+    columns = [*(["n"] if grid.counts_questions else []), *grid.columns]
+    name = re.sub(r"[^a-z]+", "-", grid.title.lower()).strip("-")
+    yield from ("", r"\begin{table}", r"\centering")
+    where = f"{section.model} ({section.engine}), {section.reasoning}, run {section.run}"
+    yield rf"\caption{{{escaped(f'{grid.title}. {where}.')}}}"
+    yield rf"\label{{tab:joulewise-{place}-{name}}}"
+    yield rf"\begin{{tabular}}{{l{'r' * grid.counts_questions}{'l' * len(grid.columns)}}}"
+    yield r"\toprule"
+    yield rf"{' & '.join(map(escaped, ('decoding', *columns)))} \\"
+    for task, rows in groupby(grid.rows, key=lambda row: row.task):
+        yield r"\midrule"
+        yield rf"\multicolumn{{{len(columns) + 1}}}{{l}}{{\textit{{{escaped(task)}}}}} \\"
+        for row in rows:
+            n = [f"{row.n or 0:,}"] if grid.counts_questions else []
+            yield rf"{' & '.join([escaped(row.decoding), *n, *map(_figure, row.figures)])} \\"
+    yield from (r"\bottomrule", r"\end{tabular}")
+    if has_modelled([grid]):
+        notes = [MODELLED, *notes]
+    if notes:
+        yield rf"\par\smallskip\footnotesize {' '.join(map(escaped, notes))}"
+    yield r"\end{table}"
+
+
+def _figure(shown: Shown) -> str:
+    return escaped(words(shown))

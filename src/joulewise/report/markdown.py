@@ -1,0 +1,86 @@
+"""The report as Markdown: tables that a code host shows in a pull request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from joulewise.report.grids import Grid, Shown, grids
+from joulewise.report.summary import Summary, sections
+from joulewise.report.text import HOW_TO_READ, headlines, nothing_to_show, run_lines, trial_notes, trust_notes
+
+MODELLED = "† Modelled, not measured: computed from time or utilisation, so that no verdict on energy can be given."
+"""What the mark behind a modelled figure says."""
+
+
+def render(summary: Summary) -> str:
+    """The report as Markdown.
+
+    Args:
+        summary: what to show.
+    """
+    return "\n".join(_lines(summary)) + "\n"
+
+
+def words(shown: Shown) -> str:
+    """A figure, its interval and its verdict on one line; ``†`` stands for modelled."""
+    if shown.bars:
+        return ", ".join(f"{accepted}: {rounds:,}" for accepted, rounds in enumerate(shown.bars))
+    modelled = shown.mark == "modelled"
+    parts = (shown.main + "†" * modelled, f"({shown.detail})" if shown.detail else None, shown.mark)
+    return " ".join(part for part in (parts[:2] if modelled else parts) if part)
+
+
+def has_modelled(found: Iterable[Grid]) -> bool:
+    """Whether a modelled figure is in any of these tables."""
+    return any(shown.mark == "modelled" for grid in found for row in grid.rows for shown in row.figures)
+
+
+def _lines(summary: Summary) -> Iterator[str]:
+    yield "# Joulewise report"
+    for run in summary.runs:
+        yield from ("", f"## Run {_escaped(run.name)}", "")
+        yield from (f"- {_escaped(f'{n}: {told}')}" if n else f"  - {_escaped(told)}" for n, told in run_lines(run))
+        nothing = nothing_to_show(run, summary)
+        for note in (*trust_notes(run), *trial_notes(run, summary), *([nothing] if nothing else [])):
+            yield from ("", f"> {_escaped(note)}")
+        for section in sections(summary):
+            if section.run == run.name:
+                yield from ("", f"### {_escaped(f'{section.model} ({section.engine}), {section.reasoning}')}", "")
+                yield from (f"- {_escaped(line)}" for line in headlines(section, run))
+                found = grids(section, summary)
+                for grid in found:
+                    yield from _table(grid)
+                if has_modelled(found):
+                    yield from ("", MODELLED)
+    for warning in summary.warnings:
+        yield from ("", f"> {_escaped(warning)}")
+    yield from ("", "---", "", _escaped(HOW_TO_READ), "")
+    left_out = "; polluted Trials left out" if summary.without_polluted else ""
+    yield f"Made by Joulewise {summary.joulewise} from the ledgers alone{left_out}."
+
+
+def _table(grid: Grid) -> Iterator[str]:
+    columns = ["task", "decoding", *(["n"] if grid.counts_questions else []), *grid.columns]
+    yield from ("", f"**{_escaped(grid.title)}**", "")
+    yield _row(columns)
+    yield _row(["---:" if column == "n" else "---" for column in columns], plain=True)
+    for row in grid.rows:
+        n = [f"{row.n or 0:,}"] if grid.counts_questions else []
+        yield _row([row.task, row.decoding, *n, *(words(shown) for shown in row.figures)])
+    for note in grid.notes:
+        yield from ("", _escaped(note))
+
+
+def _row(cells: Iterable[str], plain: bool = False) -> str:
+    return f"| {' | '.join(cell if plain else _escaped(cell) for cell in cells)} |"
+
+
+def _escaped(text: str) -> str:
+    """Text that means itself: no markup, no HTML, no mention, on one line.
+
+    The characters that only mean something at the start of a line are harmless after "- " and "> " but for numbers.
+    """
+    one_line = " ".join(text.split())
+    escaped = re.sub(r"([\\`*_{}\[\]<>#|~$!@&])", r"\\\1", one_line)
+    return re.sub(r"^(\d+)([.)])(?=\s)", r"\1\\\2", re.sub(r"^([-+=])", r"\\\1", escaped))
