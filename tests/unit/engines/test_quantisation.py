@@ -18,7 +18,7 @@ from joulewise.engines.spec import TransformersSpec
 from joulewise.engines.transformers import TransformersEngine, quantisation
 from joulewise.engines.transformers.check import Step, explain_difference
 from joulewise.engines.transformers.loading import Loaded
-from joulewise.engines.transformers.quantisation import describe, loading_config, parameters, stated
+from joulewise.engines.transformers.quantisation import describe, loading_config, parameters, spare_odd_shapes, stated
 from joulewise.errors import EnvironmentFault, UserError
 
 pytest.importorskip("bitsandbytes", reason="the extra `bitsandbytes` is not installed")
@@ -251,15 +251,20 @@ def test_nothing_is_told_where_nothing_is_wanted() -> None:
     assert describe("some", torch.nn.Linear(3, 3), "none", None) == (None, ())
 
 
-def test_a_cpu_that_multiplies_in_bfloat16_is_told(folder: str) -> None:
-    engine, _ = open_(folder, quantisation="nf4")
-    model = engine._ready(Vanilla())[0].model
-    for layer in quantisation._quantised_layers(model):
+def test_packed_kernels_of_some_cpus(folder: str) -> None:
+    """What bitsandbytes sets where the CPU has AVX-512 BF16: told, and taken off layers that it could not pack."""
+    from bitsandbytes.nn import Linear4bit
+
+    model = open_(folder, quantisation="nf4")[0]._ready(Vanilla())[0].model
+    fits, odd = Linear4bit(64, 32), model.model.layers[0].mlp.up_proj
+    for layer in (fits, odd):
         layer.support_avx512bf16_for_cpu = True
-    assert (
-        "nf4: this CPU multiplies quantised weights in bfloat16, whatever the dtype"
-        in describe("some", model, "nf4", None)[1]
-    )
+    note = "nf4: this CPU multiplies quantised weights in bfloat16, whatever the dtype"
+    assert note in describe("some", model, "nf4", None)[1]
+    for part in (model, torch.nn.Sequential(fits)):
+        spare_odd_shapes(part)
+    assert (fits.support_avx512bf16_for_cpu, odd.support_avx512bf16_for_cpu) == (True, False)
+    assert note not in describe("some", model, "nf4", None)[1]
 
 
 def test_parameters_of_an_unquantised_model() -> None:

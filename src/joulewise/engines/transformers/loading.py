@@ -18,7 +18,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError
 
 from joulewise.engines.default_model import NOTE, default_model_folder
-from joulewise.engines.transformers.quantisation import describe, loading_config, stated
+from joulewise.engines.transformers.quantisation import describe, loading_config, spare_odd_shapes, stated
 from joulewise.errors import EnvironmentFault, UserError
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ def load(name: str, revision: str | None, dtype: str, device: str, quantisation:
     notes: tuple[str, ...] = (NOTE,) if name == DEFAULT else ()
     if folder.parent.name == "snapshots":
         notes += (f"revision {folder.name}",)
+    spare_odd_shapes(model)
     runs, told = describe(name, model, quantisation, files)
     return make_neutral(name, model.eval(), tokenizer, notes + told, runs)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _BITSANDBYTES = ("bitsandbytes",)
 _GPTQ = ("gptqmodel", "optimum")
 _NEEDED = {"nf4": _BITSANDBYTES, "fp4": _BITSANDBYTES, "int8": _BITSANDBYTES, "gptq": _GPTQ, "awq": _GPTQ}
+_PACKS = "support_avx512bf16_for_cpu"
 _INT8_OUTLIERS = "which columns stay unquantised depends on all tokens of a forward, so its width moves logits"
 
 
@@ -113,9 +114,20 @@ def describe(name: str, model: Any, wanted: Quantisation, files: str | None) -> 
         notes[0] += f"; {weights:,} of {parameters(model):,} weights"
     if quantisation == "int8":
         notes.append(f"int8: activations are quantised in every forward, and {_INT8_OUTLIERS}")
-    if any(getattr(x, "support_avx512bf16_for_cpu", False) and x.weight.device.type == "cpu" for x in layers):
+    if any(getattr(layer, _PACKS, False) and layer.weight.device.type == "cpu" for layer in layers):
         notes.append(f"{quantisation}: this CPU multiplies quantised weights in bfloat16, whatever the dtype")
     return quantisation, tuple(notes)
+
+
+def spare_odd_shapes(model: Any) -> None:
+    """Keep 4-bit layers whose shape the packed kernels cannot take off them.
+
+    On a CPU with AVX-512 BF16, bitsandbytes packs the weights at the first forward, 32 rows by whole blocks of 64
+    columns, and fails on any other shape; unpacked, they are dequantised and multiplied in the model's dtype.
+    """
+    for layer in _quantised_layers(model):
+        if getattr(layer, _PACKS, False) and (layer.out_features % 32 or layer.in_features % 64):
+            setattr(layer, _PACKS, False)
 
 
 def parameters(model: Any) -> int:
