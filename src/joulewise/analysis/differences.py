@@ -96,7 +96,7 @@ def _environments(table: RunTable) -> list[Mapping[str, Any]]:
 
 
 def _gpus(environment: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [gpu for gpu in environment.get("machine", {}).get("gpus") or [] if isinstance(gpu, Mapping)]
+    return [gpu for gpu in (environment.get("machine") or {}).get("gpus") or [] if isinstance(gpu, Mapping)]
 
 
 def _plan(name: str, data: Mapping[str, Any]) -> Plan:
