@@ -157,6 +157,11 @@ def compare_tables(base: RunTable, new: RunTable, gate: Gate = Gate()) -> Compar
     component = (gate.component or choose_component(base, new)) if metric.energy else None
     alike = same_cards([base, new])
     pairs, unpaired = pair_cells(base, new, metric, component, alike, both_greedy=greedy(base) and greedy(new))
+    if gate.without_polluted and not any(p.questions for p in pairs):
+        raise UserError(
+            "every question was polluted by other processes in some run; measure again on a quiet machine, or compare "
+            "without --without-polluted"
+        )
     if not any(p.questions for p in pairs):
         raise UserError(
             "no question was answered in the same cell on both sides; cells are the same where the labels of engine, "
@@ -304,7 +309,7 @@ def _verdict(line: _Line, above: bool, gate: Gate, strictest: float) -> Change:
     elif ratio.lower is not None and ratio.lower > 1.0 + gate.fail_above:
         why = "above the limit by itself, but not surely so among as many comparisons as here"
     else:
-        why = "more questions alone would not tell: repeat both runs, in turns, on one card"
+        why = "more questions alone would not tell: repeat both runs, in turns, on one machine"
     return replace(change, why=why, more_questions=more)
 
 

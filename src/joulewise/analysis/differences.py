@@ -138,7 +138,7 @@ def _environment_facts(environment: Mapping[str, Any]) -> dict[str, tuple[str, b
         "CPU cores": (str(machine.get("cores")), True),
         "GPU UUID": (cards("uuid"), False),
         "python": (str(environment.get("python")), False),
-        "commit": (str(git.get("commit")) + (" (changed)" if git.get("changed") else ""), False),
+        "commit": (str(git.get("commit"))[:12] + (" (changed)" if git.get("changed") else ""), False),
     }
     facts |= {f"package {n}": (str(v), False) for n, v in (environment.get("packages") or {}).items()}
     for component in ("gpu", "cpu", "dram"):

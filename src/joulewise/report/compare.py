@@ -107,11 +107,12 @@ def how_to_read(comparison: Comparison) -> str:
             f"{cards}. Repeat both in turns (--also-base, --also-new) to see it."
         )
     if spreads:
-        runs += f" Seen: {_percent(min(spreads))} to {_percent(max(spreads))}."
+        runs += f" Seen: {' to '.join(dict.fromkeys(_percent(s) for s in (min(spreads), max(spreads))))}."
+    lines = len(comparison.cells) + len(comparison.overall)
+    among = f", among all {lines} lines together," if lines > 1 else ""
     return (
-        "Change is NEW over BASE, same questions, with its 95 % interval. A cell is above the limit only if that holds "
-        f"among all {len(comparison.cells) + len(comparison.overall)} comparisons together: nothing truly within the "
-        f"limit fails in more than 2.5 % of comparisons. {runs}"
+        f"Change is NEW over BASE, same questions, with its 95 % interval. What is truly within the limit{among} fails "
+        f"by chance in at most 2.5 % of comparisons. {runs}"
     )
 
 

@@ -262,6 +262,12 @@ def test_polluted_trials_are_told_and_can_be_left_out():
     assert clean.cells[0].ratio.n_questions == 45
 
 
+def test_nothing_unpolluted_is_told_as_such():
+    all_dirty = side(change=lambda values, _: values | {"polluted": True})
+    with pytest.raises(UserError, match="quiet machine"):
+        compare(side(), all_dirty, without_polluted=True)
+
+
 def test_failed_trials_are_told():
     def failed(values, i):
         return values | ({"status": "failed", "energy": ()} if i == 0 else {})
