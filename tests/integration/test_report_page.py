@@ -1,5 +1,7 @@
 """The page: structure without a browser, and in Chromium at 390 px where there is one."""
 
+import base64
+import hashlib
 import json
 import re
 import shutil
@@ -8,9 +10,11 @@ from html.parser import HTMLParser
 
 import pytest
 
+from joulewise.ledger import load
 from joulewise.report.html import render
-from joulewise.report.summary import summarise, to_json
+from joulewise.report.summary import cells_of, summarise, to_json
 from joulewise.report.text import figure
+from joulewise.report.trials import trial_blocks
 from sample_run import sample_run
 from synthetic_table import part, row, table
 
@@ -49,8 +53,15 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if "style" not in self.open and data.strip():
+        if not {"style", "script"} & set(self.open) and data.strip():
             self.texts.append((data.strip(), "svg" in self.open))
+
+
+def page_of(run, **options):
+    """The page with its table of Trials."""
+    cells = cells_of(run)
+    summary = summarise(run, cells=cells, **options)
+    return render(summary, trial_blocks(cells, summary, run.folders))
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +79,14 @@ def page(html):
     return Page(html)
 
 
-def test_it_is_one_well_formed_file_without_scripts_or_anything_from_outside(html, page):
+def test_it_is_one_well_formed_file_with_one_script_of_its_own_and_nothing_from_outside(html, page):
     assert html.startswith("<!doctype html>")
     assert len(page.ids) == len(set(page.ids))
-    assert not {"script", "link", "iframe", "object", "embed", "img", "base", "form"} & set(page.tags)
+    (script,) = re.findall(r"<script>(.*?)</script>", html, re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    assert f'http-equiv="Content-Security-Policy" content="{policy};' in html
+    assert not {"link", "iframe", "object", "embed", "img", "base", "form"} & set(page.tags)
     assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
     assert not re.search(r"https?:|url\((?!#)|@import|javascript:", html)
     assert 'name="viewport"' in html
@@ -81,7 +96,8 @@ def test_it_is_one_well_formed_file_without_scripts_or_anything_from_outside(htm
 def test_there_is_a_chart_a_task_with_a_title_and_a_description(page):
     assert page.tags.count("svg") == 3
     assert page.tags.count("desc") == 3
-    assert page.tags.count("figcaption") == 3
+    # A scatter and the bars of energy per answer a task; a histogram a cell that speculated.
+    assert page.tags.count("figcaption") == 3 + 3 + 9
 
 
 def numbers_of(value):
@@ -160,11 +176,35 @@ def test_everything_from_outside_is_escaped():
         environments={HOSTILE: environment},
         warnings=(HOSTILE,),
     )
-    html = render(summarise(run, price_per_kwh=1.0, currency=HOSTILE))
+    html = page_of(run, price_per_kwh=1.0, currency=HOSTILE)
     tags = set(Page(html).tags)
-    assert not {"script", "img"} & tags
-    assert "<script" not in html
+    assert "img" not in tags
+    assert html.count("<script") == 1
     assert html.count("&lt;script&gt;") > 20
+
+
+def test_a_run_without_figures_says_so():
+    empty = table([], plans={"r": {}})
+    assert "This run has no Trials yet" in page_of(empty)
+    failed = page_of(table([row(status="failed", error="boom")]))
+    assert "No Trial of this run succeeded (1 failed)" in failed
+    polluted = table([row(polluted=True, energy=[part("gpu", 1.0)])])
+    assert "All 1 Trials that succeeded are polluted" in render(summarise(polluted, without_polluted=True))
+
+
+def test_what_nothing_scores_is_not_scored_and_never_0():
+    rows = [row(question=f"q{i}", energy=[part("gpu", 1.0)], metric="unscored") for i in range(6)]
+    html = page_of(table(rows))
+    assert "not scored" in html
+    assert "energy and time only" in html
+    shown = Page(html)
+    assert not [t for t in shown.texts if not isinstance(t, str) and t[0] in ("0", "0 %")]
+
+
+def test_how_answers_failed_is_counted():
+    rows = [row(question=f"q{i}", correct=i > 2, score=float(i > 2), score_note=None if i > 2 else "timed out")
+            for i in range(6)]  # fmt: skip
+    assert "3 x timed out" in page_of(table(rows))
 
 
 @pytest.mark.parametrize("rows", [[], [row("coga-5", "q1")], [row("vanilla", "q1", status="failed", error="boom")]])
@@ -211,4 +251,82 @@ def test_no_sideways_scroll_and_no_request_in_a_browser(browser, html, width, sc
     beyond = "[...document.body.querySelectorAll('*')].filter(e => e.getBoundingClientRect().right > innerWidth + 1)"
     assert page.evaluate(f"{beyond}.map(e => e.outerHTML.slice(0, 80))") == []
     assert requests == []
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def recorded(repository):
+    return load(repository / "results" / "h200" / "demo")
+
+
+@pytest.fixture(scope="module")
+def recorded_file(recorded, tmp_path_factory):
+    file = tmp_path_factory.mktemp("page") / "report.html"
+    file.write_text(page_of(recorded), encoding="utf-8")
+    return file
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scripts", [True, False])
+def test_two_clicks_lead_from_a_figure_to_its_ledger_lines(browser, recorded, recorded_file, repository, scripts):
+    page = browser.new_page(viewport={"width": 1200, "height": 900}, java_script_enabled=scripts)
+    page.goto(recorded_file.as_uri())
+    figure_ = page.locator("tr:has(th:text-is('coga-5')) a.figure").first
+    figure_.click()
+    block = page.locator("tbody:target")
+    assert "starter-choice, coga-5: 6 Trials" in block.inner_text()
+    assert page.locator("tbody.cell:visible").count() == 1  # the others make way
+    trial = block.locator("tr.trial").first
+    trial.locator("summary").click()
+    told = trial.locator(".ledger").inner_text()
+    number = int(re.search(r"line (\d+)", told)[1])
+    line = (repository / "results" / "h200" / "demo" / "ledger.jsonl").read_text().splitlines()[number - 1]
+    record = json.loads(line)
+    assert record["cell_id"] == "default@transformers/coga-5/direct/starter-choice"
+    assert record["question_id"] == trial.locator("summary").inner_text()
+    for reading in record["readings_start"]:
+        assert f"{reading['source_id']}: {reading['energy_j']} to" in told
+    page.close()
+
+
+@pytest.mark.slow
+def test_the_table_of_trials_sorts_over_all_cells_and_within_one(browser, recorded_file):
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    told, requests = [], []
+    page.on("console", lambda message: told.append(message.text))
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(recorded_file.as_uri())
+
+    def joules():
+        cells = page.locator("tr.trial:visible td:nth-child(4)")
+        return [float(cell) for cell in cells.evaluate_all("cells => cells.map(c => c.dataset.v)")]
+
+    heading = page.get_by_role("columnheader", name="J", exact=True)
+    heading.get_by_role("button").click()
+    assert joules() == sorted(joules())
+    assert len(joules()) == 64
+    heading.get_by_role("button").click()
+    assert joules() == sorted(joules(), reverse=True)
+    assert heading.get_attribute("aria-sort") == "descending"
+    page.locator("a.figure").first.click()
+    page.wait_for_function("document.querySelectorAll('tbody:target tr.trial').length == 6")
+    assert len(joules()) == 6
+    heading.get_by_role("button").click()
+    assert joules() == sorted(joules())
+    assert told == []
+    assert requests == [recorded_file.as_uri()]
+    page.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1200])
+def test_the_page_of_a_recorded_run_has_no_sideways_scroll_and_prints_without_its_trials(browser, recorded_file, width):
+    page = browser.new_page(viewport={"width": width, "height": 844})
+    page.goto(recorded_file.as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.emulate_media(media="print")
+    assert page.locator(".box").first.is_hidden()
+    assert page.get_by_text("not on paper").is_visible()
     page.close()

@@ -14,7 +14,7 @@ from joulewise.report.text import interval, value
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One cell's joules per answer, in per cent of the widest of its task; ``low`` and ``high``: the interval, if any."""
+    """One cell's joules per answer, in per cent of the widest of its task; ``low``, ``high``: the interval, if any."""
 
     key: CellKey
     width: float

@@ -97,6 +97,45 @@ def test_what_is_no_run_folder_is_refused(tmp_path):
     assert "not a run folder" in str(done.exception)
 
 
+def test_markdown_and_latex_instead_of_the_page(folders, tmp_path):
+    done = report(folders[0], "--markdown", tmp_path / "x.md", "--latex", tmp_path / "x.tex")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "x.md").read_text().startswith("# Joulewise report")
+    assert "\\toprule" in (tmp_path / "x.tex").read_text()
+    assert not (folders[0] / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "start"), [("--markdown", "# Joulewise"), ("--latex", "% Made"), ("--html", "<!doc")]
+)
+def test_a_dash_is_standard_output_and_nothing_else_is_printed_there(folders, option, start):
+    done = report(folders[0], option, "-")
+    assert done.stdout.startswith(start)
+    assert "━" not in done.stdout
+    assert done.exit_code == 0
+
+
+@pytest.mark.parametrize("options", [("--json", "--markdown", "-"), ("--latex", "-", "--html", "-")])
+def test_two_outputs_do_not_share_standard_output(folders, options):
+    done = report(folders[0], *options)
+    assert isinstance(done.exception, UserError)
+    assert "would both go to standard output" in str(done.exception)
+
+
+def test_a_currency_without_a_price_is_refused_with_the_way_out(folders):
+    done = report(folders[0], "--currency", "EUR")
+    assert isinstance(done.exception, UserError)
+    assert "--price-per-kwh" in str(done.exception)
+
+
+@pytest.mark.parametrize("option", ["--markdown", "--latex"])
+def test_tables_that_cannot_be_written_name_the_place(folders, tmp_path, option):
+    done = report(folders[0], option, tmp_path / "none" / "x")
+    assert isinstance(done.exception, EnvironmentFault)
+    assert "none/x" in str(done.exception)
+    assert option in str(done.exception)
+
+
 def test_a_negative_price_is_refused(folders):
     assert report(folders[0], "--price-per-kwh", "-1").exit_code == 2
 
