@@ -63,7 +63,7 @@ def test_the_prompts_are_the_codes(page: str, heading: str, prompt: object) -> N
 def test_the_sandboxs_limits_are_the_codes(page: str) -> None:
     limits = Limits()
     for said in (
-        f'"timed out" ({limits.wall_s:.0f}\nseconds)',
+        f'"timed out" ({limits.wall_s:.0f} seconds)',
         f'"out of memory" ({limits.memory_bytes >> 20} MiB)',
         f'"too much output" ({limits.output_bytes >> 20} MiB)',
         f"{limits.disk_bytes >> 20} MiB of its own in memory, in at most {limits.file_bytes >> 20} MiB a file",
