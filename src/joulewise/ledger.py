@@ -309,6 +309,7 @@ def load(runs: os.PathLike[str] | str | Iterable[os.PathLike[str] | str]) -> Run
     """
     import pyarrow as pa
 
+    from joulewise.ledger_columns import LARGE_BYTES, quick_rows
     from joulewise.table import SCHEMA, RunTable, rows_to_arrow
 
     folders = [Path(runs)] if isinstance(runs, (str, os.PathLike)) else [Path(r) for r in runs]
@@ -328,7 +329,11 @@ def load(runs: os.PathLike[str] | str | Iterable[os.PathLike[str] | str]) -> Run
             warnings.append(
                 f"{name}: broken lines of the task {task} were left out: {len(faults)} ({SKIPPED} lists them)"
             )
-        tables.append(rows_to_arrow(name, _whole(folder / LEDGER, name, warnings)))
+        ledger = folder / LEDGER
+        quick = None
+        if ledger.exists() and ledger.stat().st_size >= LARGE_BYTES:
+            quick = quick_rows(name, ledger)
+        tables.append(rows_to_arrow(name, _whole(ledger, name, warnings)) if quick is None else quick)
         if tables[-1].num_rows and not parts[0]:
             warnings.append(
                 f"{name}: environment.json is missing, so what it ran on is not known; copy the whole folder"

@@ -121,9 +121,9 @@ _BATCH = 4096
 
 _PLAIN = (*(name for name in SCHEMA.names if name in Trial.model_fields), "duration_s")
 _MEASURED = ("provenance", "energy_j", "start_edge_j", "end_edge_j", "sampling_j", "gain_j", "offset_j")
-_VERDICT = ("status", "first_difference", "gap", "control", "note")
+VERDICT = ("status", "first_difference", "gap", "control", "note")
 _NOT_THERE = (None,) * len(_MEASURED)
-_plain, _measured, _verdict = (attrgetter(*names) for names in (_PLAIN, _MEASURED, _VERDICT))
+_plain, _measured, _verdict = (attrgetter(*names) for names in (_PLAIN, _MEASURED, VERDICT))
 
 _Columns: TypeAlias = dict[str, Any]
 
@@ -173,7 +173,7 @@ def _row(number: int, trial: Trial, rounds: list[int]) -> tuple[Any, ...]:
             gpu = _measured(part)
         elif part.component == "cpu":
             cpu = _measured(part)
-        else:
+        elif part.component == "dram":
             dram = _measured(part)
     return (
         number,
@@ -197,7 +197,7 @@ def _batch(run: str, rows: Sequence[tuple[Any, ...]], rounds: Sequence[int]) -> 
     names = ("ledger_line", *_PLAIN, *_OTHERS)
     values = list(zip(*rows, strict=True))
     columns: _Columns = dict(zip(names, values, strict=False))
-    columns |= {"run": [run] * len(rows), **_energy_columns(values[len(names) :])}
+    columns |= {"run": [run] * len(rows), **energy_columns(values[len(names) :])}
     ends = np.cumsum([0, *columns["rounds"]], dtype=np.int32)
     for name, of_round in zip(("drafted", "accepted"), np.array(rounds, dtype=np.int32).reshape(-1, 2).T, strict=True):
         columns[f"{name}_per_round"] = pa.ListArray.from_arrays(ends, np.ascontiguousarray(of_round))
@@ -212,16 +212,16 @@ def _batch(run: str, rows: Sequence[tuple[Any, ...]], rounds: Sequence[int]) -> 
 
 
 def _check_columns(checks: Sequence[tuple[Any, ...] | None]) -> _Columns:
-    names = ("check_line", *(f"check_{name}" for name in _VERDICT))
+    names = ("check_line", *(f"check_{name}" for name in VERDICT))
     values = zip(*(found or (None,) * len(names) for found in checks), strict=True)
     return {name: pa.array(column, SCHEMA.field(name).type) for name, column in zip(names, values, strict=True)}
 
 
-def _energy_columns(values: Sequence[Sequence[Any]]) -> _Columns:
+def energy_columns(values: Sequence[Sequence[Any]]) -> _Columns:
     """Joules by component and in total, as ``ComponentEnergy`` and ``sum_components`` define them, column by column.
 
     Args:
-        values: ``_MEASURED`` of each component, one after the other, each of shape ``(Trials,)``.
+        values: of each component (the total apart) ``_MEASURED``, one after the other, each of shape ``(Trials,)``.
     """
     columns: _Columns = {}
     parts, kinds = [], []

@@ -1,0 +1,199 @@
+"""Large ledgers, read column by column: about three times as fast as one validated record after the other.
+
+Only what the table needs is looked at. Whatever is not as expected (a torn or broken line, a value of another type, a
+field that is missing, a newer schema) is left to the strict reader, which names the place.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from joulewise.energy.reading import Provenance
+from joulewise.engines.engine import CheckStatus
+from joulewise.records import SCHEMA_VERSION, Trial
+from joulewise.table import COMPONENTS, SCHEMA, VERDICT, energy_columns
+
+LARGE_BYTES = 16_000_000
+"""Ledgers below this size are always read strictly."""
+
+_JOULES = ("energy_j", "start_edge_j", "end_edge_j", "sampling_j", "gain_j", "offset_j")
+_TOKENS = ("prompt_tokens", "output_tokens", "wasted_tokens")
+_GENERATION = pa.struct(
+    [
+        *((name, pa.int64()) for name in _TOKENS),
+        ("rounds", pa.list_(pa.list_(pa.int32()))),
+        ("output_hash", pa.string()),
+    ]
+)
+_ENERGY = pa.struct(
+    [("component", pa.string()), ("provenance", pa.string()), *((name, pa.float64()) for name in _JOULES)]
+)
+_PLAIN = tuple(name for name in SCHEMA.names if name in Trial.model_fields)
+_REQUIRED = tuple(
+    name for name in (*_PLAIN, "start_s", "end_s") if type(None) not in get_args(Trial.model_fields[name].annotation)
+)
+_LINE = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("schema_version", pa.int64()),
+        *(SCHEMA.field(name) for name in _PLAIN),
+        ("start_s", pa.float64()),
+        ("end_s", pa.float64()),
+        ("generations", pa.list_(_GENERATION)),
+        ("energy", pa.list_(_ENERGY)),
+        *((name, SCHEMA.field(f"check_{name}").type) for name in VERDICT if name != "status"),
+    ]
+)
+
+_Integers: TypeAlias = npt.NDArray[np.int64]
+
+
+class _Unexpected(Exception):
+    """Something that the strict reader must look at."""
+
+
+def quick_rows(run: str, path: Path) -> pa.Table | None:
+    """The table of one run's Trials, as ``rows_to_arrow`` makes it.
+
+    Args:
+        run: the run's name.
+        path: the ledger.
+
+    Returns:
+        None where the ledger is not as expected.
+    """
+    try:
+        lines = pyarrow.json.read_json(
+            path,
+            read_options=pyarrow.json.ReadOptions(block_size=4 << 20),
+            parse_options=pyarrow.json.ParseOptions(explicit_schema=_LINE, unexpected_field_behavior="ignore"),
+        )
+        _expect(lines.num_rows == _whole_lines(path))
+        _expect_in(lines["kind"], ("trial", "check"))
+        _expect(not lines["schema_version"].null_count and pc.max(lines["schema_version"]).as_py() <= SCHEMA_VERSION)
+        lines = lines.append_column("ledger_line", pa.array(np.arange(1, lines.num_rows + 1)))
+        is_trial = pc.equal(lines["kind"], "trial")
+        trials, checks = lines.filter(is_trial), lines.filter(pc.invert(is_trial))
+        columns = _trial_columns(run, trials)
+        last = {trial: row for row, trial in enumerate(trials["trial_id"].to_pylist())}
+        columns |= _check_columns(checks, trials["trial_id"].to_pylist())
+    except (_Unexpected, pa.ArrowInvalid):
+        return None
+    table = pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+    return table if len(last) == table.num_rows else table.take(list(last.values()))
+
+
+def _whole_lines(path: Path) -> int:
+    """How many lines end with a newline; -1 where the last one does not."""
+    count, end = 0, b"\n"
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            count += block.count(b"\n")
+            end = block[-1:]
+    return count if end == b"\n" else -1
+
+
+def _trial_columns(run: str, trials: pa.Table) -> dict[str, Any]:
+    for name in _REQUIRED:
+        _expect(not trials[name].null_count)
+    _expect_in(trials["status"], ("ok", "failed"))
+    n = trials.num_rows
+    return {
+        **{name: trials[name] for name in (*_PLAIN, "ledger_line")},
+        "run": pa.repeat(pa.scalar(run), n),
+        "duration_s": pc.subtract(trials["end_s"], trials["start_s"]),
+        **_generation_columns(trials["generations"], n),
+        **_energy_columns(trials["energy"], n),
+    }
+
+
+def _generation_columns(column: pa.ChunkedArray, n: int) -> dict[str, Any]:
+    parents, found, lengths = _flat(column)
+    by_name = {name: found.field(name) for name in (*_TOKENS, "rounds", "output_hash")}
+    for values in by_name.values():
+        _expect(not values.null_count)
+    hashes = pc.binary_join(pa.ListArray.from_arrays(_offsets(lengths), by_name["output_hash"]), "+")
+    columns: dict[str, Any] = {
+        "output_hash": pc.if_else(pa.array(lengths > 0), hashes, pa.scalar(None, pa.string())),
+        **{name: _sums(parents, by_name[name].to_numpy(), n) for name in _TOKENS},
+    }
+    rounds = by_name["rounds"]
+    pairs = rounds.flatten()
+    _expect(not pairs.null_count and pc.all(pc.equal(pc.list_value_length(pairs), 2)).as_py() is not False)
+    numbers = pairs.flatten()
+    _expect(not numbers.null_count)
+    columns["rounds"] = _sums(parents, pc.list_value_length(rounds).to_numpy(), n)
+    ends = _offsets(columns["rounds"])
+    for name, of_round in zip(("drafted", "accepted"), numbers.to_numpy().reshape(-1, 2).T, strict=True):
+        columns[f"{name}_per_round"] = pa.ListArray.from_arrays(ends, np.ascontiguousarray(of_round))
+        columns[f"{name}_tokens"] = np.diff(np.concatenate([[0], np.cumsum(of_round)])[ends])
+    return {name: _as(name, values) for name, values in columns.items()}
+
+
+def _energy_columns(column: pa.ChunkedArray, n: int) -> dict[str, Any]:
+    parents, found, _ = _flat(column)
+    names, kinds = found.field("component"), found.field("provenance")
+    _expect_in(names, COMPONENTS[:-1])
+    _expect_in(kinds, get_args(Provenance))
+    joules = [found.field(name) for name in _JOULES]
+    _expect(not any(values.null_count for values in joules[1:]))
+    values: list[Any] = []
+    for component in COMPONENTS[:-1]:
+        ours = pc.equal(names, component).to_numpy(zero_copy_only=False)
+        rows = parents[ours]
+        kind = np.full(n, None, dtype=object)
+        kind[rows] = kinds.to_numpy(zero_copy_only=False)[ours]
+        values.append(kind)
+        for figures in joules:
+            whole = np.full(n, np.nan)
+            whole[rows] = figures.to_numpy(zero_copy_only=False)[ours]
+            values.append(whole)
+    return {name: _as(name, figures) for name, figures in energy_columns(values).items()}
+
+
+def _check_columns(checks: pa.Table, trials: list[str]) -> dict[str, Any]:
+    _expect(not checks["trial_id"].null_count)
+    _expect_in(checks["status"], get_args(CheckStatus))
+    last = {trial: row for row, trial in enumerate(checks["trial_id"].to_pylist())}
+    rows = pa.array([last.get(trial) for trial in trials], pa.int64())
+    return {
+        "check_line": checks["ledger_line"].take(rows),
+        **{f"check_{name}": checks[name].take(rows) for name in VERDICT},
+    }
+
+
+def _flat(column: pa.ChunkedArray) -> tuple[_Integers, pa.StructArray, _Integers]:
+    """Of a column of lists: to which row each entry belongs, the entries, and each list's length."""
+    _expect(not column.null_count)
+    lists = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    entries = lists.flatten()
+    _expect(not entries.null_count)
+    return pc.list_parent_indices(lists).to_numpy(), entries, pc.list_value_length(lists).to_numpy()
+
+
+def _offsets(lengths: _Integers) -> npt.NDArray[np.int32]:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+
+
+def _sums(parents: _Integers, values: _Integers, n: int) -> _Integers:
+    return np.bincount(parents, weights=values, minlength=n).astype(np.int64)
+
+
+def _as(name: str, values: Any) -> Any:
+    return values if isinstance(values, pa.Array) else pa.array(values, SCHEMA.field(name).type, from_pandas=True)
+
+
+def _expect(holds: bool) -> None:
+    if not holds:
+        raise _Unexpected
+
+
+def _expect_in(column: pa.ChunkedArray | pa.Array, words: tuple[str, ...]) -> None:
+    _expect(set(column.unique().to_pylist()) <= set(words))
