@@ -150,7 +150,8 @@ def _task_order(count: Mapping[str, Any]) -> list[tuple[int, int, str]]:
 
 
 def _origin(component: ComponentName, ok: pa.Table, environment: Mapping[str, Any]) -> Origin:
-    kinds = Counter(kind for kind in ok[f"{component}_provenance"].to_pylist() if kind is not None)
+    counts = pc.value_counts(ok[f"{component}_provenance"]).to_pylist()
+    kinds = {count["values"]: count["counts"] for count in counts if count["values"] is not None}
     sources = [s for s in _mappings(environment.get("sources")) if s.get("component") == component]
     absent = [a for a in _mappings(environment.get("absent")) if a.get("component") == component and a.get("present")]
     told = [_text(s.get("note")) for s in sources]

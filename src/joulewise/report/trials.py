@@ -129,15 +129,19 @@ def _share(sizes: Sequence[int], most: int) -> int:
 
 
 def _block(cell: Cell, component: ComponentName, share: int) -> TrialBlock:
-    names = ["question_id", "repeat", "status", "polluted", "check_status"]
     table = pa.concat_tables([cell.rows, cell.failed])
-    keys = list(zip(*(table[name].to_pylist() for name in names), strict=True))
-    order = sorted(range(len(keys)), key=lambda i: (natural_order(keys[i][0]), keys[i][1]))
-    if len(order) > share:
-        order.sort(key=lambda i: keys[i][2:] in _PLAIN)
-    rows = [_row(values, component) for values in table.take(order[:share]).to_pylist()]
+    flags = zip(*(table[name].to_pylist() for name in ("status", "polluted", "check_status")), strict=True)
+    remarkable = [flag not in _PLAIN for flag in flags]
+    chosen: Sequence[int] = range(table.num_rows)
+    if len(chosen) > share:
+        chosen = sorted(chosen, key=lambda i: not remarkable[i])[:share]
+    questions, repeats = table["question_id"], table["repeat"]
+    order = sorted(chosen, key=lambda i: (natural_order(questions[i].as_py()), repeats[i].as_py()))
+    if len(order) < table.num_rows:
+        order.sort(key=lambda i: not remarkable[i])
+    rows = [_row(values, component) for values in table.take(order).to_pylist()]
     text = f'"cell_id":{json.dumps(table["cell_id"][0].as_py(), ensure_ascii=False)}'
-    return TrialBlock(cell.key, component, len(order), tuple(rows), f"grep -nF {shlex.quote(text)} {LEDGER}")
+    return TrialBlock(cell.key, component, table.num_rows, tuple(rows), f"grep -nF {shlex.quote(text)} {LEDGER}")
 
 
 _PLAIN = {("ok", polluted, status) for polluted in (False, None) for status in (None, "identical", "not_checked")}
