@@ -223,7 +223,7 @@ def trust_notes(run: RunFacts) -> list[str]:
 
 
 def trial_notes(run: RunFacts, summary: Summary) -> list[str]:
-    """Failed and polluted Trials of a run, in sentences."""
+    """Failed, polluted and compared Trials of a run, in sentences."""
     notes = []
     if run.failed:
         why = "; ".join(f"{n:,} x {error}" for error, n in run.errors[:5])
@@ -241,6 +241,13 @@ def trial_notes(run: RunFacts, summary: Summary) -> list[str]:
         )
     if run.pollution_unknown:
         notes.append(f"For {run.pollution_unknown:,} of {run.ok:,} Trials other processes' CPU use is not known.")
+    found = [verdicts for verdicts in summary.lossless if verdicts.key.run == run.name]
+    identical, tie, different = (sum(getattr(v, name) for v in found) for name in ("identical", "tie", "different"))
+    if checked := identical + tie + different:
+        notes.append(
+            f"{checked:,} outputs were compared with vanilla's: {identical:,} are identical, {tie:,} differ first at a "
+            f"near-tie, {different:,} differ in a way that arithmetic does not explain."
+        )
     return notes
 
 
