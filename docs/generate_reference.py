@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -25,7 +26,7 @@ from joulewise.plan import Exclusion, Plan, Pollution, SamplingSpec, Stop, TaskS
 from joulewise.reasoning import REASONINGS
 from joulewise.records import Check, EnergyRecord, GenerationRecord, ReadingRecord, Trial
 from joulewise.table import SCHEMA
-from joulewise.tasks import GROUPS, TASKS
+from joulewise.tasks import GROUPS, OPTIONS, TASKS
 from joulewise.tasks.custom import CustomTask
 
 FOLDER = Path(__file__).parent / "reference"
@@ -53,10 +54,10 @@ def commands_page() -> str:
         rows, usage = [], []
         for name in inspect.signature(info.callback).parameters:
             kind, option = hints[name].__origin__, hints[name].__metadata__[0]
-            metavar = option.metavar or ("" if kind is bool else _type(kind).split(" or ")[0].upper())
+            metavar = option.metavar or ("" if kind is bool else _metavar(kind))
             if isinstance(option, typer.models.ArgumentInfo):
                 title = f"`{metavar}`"
-                usage.append(metavar)
+                usage.append(f"{metavar}..." if get_origin(kind) is list else metavar)
             else:
                 named = [
                     o for o in (option.default, *(option.param_decls or ())) if isinstance(o, str) and o[:1] == "-"
@@ -102,7 +103,11 @@ def tasks_page() -> str:
     lines += ["| task | what it is |", "| --- | --- |"]
     lines += [f"| `{name}` | {_cell(_first(opener))} |" for name, opener in TASKS.items()]
     lines += [f"| `{name}` | stands for {', '.join(f'`{m}`' for m in members)} |" for name, members in GROUPS.items()]
-    return "\n".join([*lines, "", *_model("The YAML file of a custom task", CustomTask)])
+    lines.append("")
+    for name, model in OPTIONS.items():
+        if model.model_fields:
+            lines += _model(f"Options of {name}", model)
+    return "\n".join([*lines, *_model("The YAML file of a custom task", CustomTask)])
 
 
 def run_folder_page() -> str:
@@ -177,7 +182,8 @@ def _model(title: str, model: type[BaseModel], level: int = 2) -> list[str]:
     for name, info in model.model_fields.items():
         if name == "kind":
             continue
-        default = info.get_default(call_default_factory=True)
+        follows = info.default_factory is not None and info.default_factory_takes_validated_data
+        default = PydanticUndefined if follows else info.get_default(call_default_factory=True)
         shown = "" if default is PydanticUndefined else f"`{_default(default)}`"
         lines.append(f"| `{name}` | {_cell(_type(info.annotation))} | {shown} | {_cell(arguments.get(name, ''))} |")
     return [*lines, ""]
@@ -210,6 +216,11 @@ def _first(value: object) -> str:
     return _paragraphs(parse_docstring(value).summary.split("\n\n")[0])
 
 
+def _metavar(annotation: Any) -> str:
+    shown = _type(annotation).split(" or ")[0]
+    return shown if "|" in shown else shown.upper()
+
+
 def _type(annotation: Any) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is None or annotation is NoneType:
@@ -220,6 +231,8 @@ def _type(annotation: Any) -> str:
         return " or ".join(dict.fromkeys(_type(a) for a in arguments))
     if origin is tuple:
         return f"list of {_type(arguments[0])}" if arguments[-1] is ... else f"({', '.join(map(_type, arguments))})"
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return "|".join(str(member.value) for member in annotation)
     if origin is not None and arguments:
         return _type(arguments[0]) if hasattr(annotation, "__metadata__") else getattr(origin, "__name__", str(origin))
     names = {str: "text", int: "integer", float: "number", bool: "true or false", Path: "path"}

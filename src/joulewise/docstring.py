@@ -27,8 +27,8 @@ class Docstring:
 
 
 def parse_docstring(owner: object) -> Docstring:
-    """The docstring of a module, class or function; empty where there is none of its own."""
-    text = getattr(owner, "__doc__", None)
+    """A docstring's text, or that of a module, class or function; empty where there is none."""
+    text = owner if isinstance(owner, str) else getattr(owner, "__doc__", None)
     blocks: dict[str, list[str]] = {"": []}
     title = ""
     for line in inspect.cleandoc(text or "").split("\n"):

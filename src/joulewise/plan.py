@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from joulewise.decoding import DECODINGS, Decoding
+from joulewise.docstring import parse_docstring
 from joulewise.engines.engine import Sampling
 from joulewise.engines.spec import EngineSpec
 from joulewise.errors import UserError
@@ -310,8 +311,15 @@ def load_plan(path: Path) -> Plan:
 
 
 def plan_schema() -> dict[str, Any]:
-    """The JSON schema of plan files, for editors."""
-    return Plan.model_json_schema()
+    """The JSON schema of plan files, for editors, each key with what its docstring says."""
+    schema = Plan.model_json_schema()
+    for part in (schema, *schema["$defs"].values()):
+        doc = parse_docstring(part["description"])
+        part["description"] = doc.summary.replace("``", "`")
+        for name, text in doc.arguments.items():
+            if name in part["properties"]:
+                part["properties"][name]["description"] = text.replace("``", "`")
+    return schema
 
 
 __all__ = ["Cell", "Plan", "UserError", "load_plan", "plan_schema"]

@@ -24,7 +24,11 @@ from joulewise.tasks.task import Question, Task
 
 
 class Gsm8kOptions(TaskOptions):
-    """``split``: the questions to ask."""
+    """What a plan may choose.
+
+    Args:
+        split: the questions to ask.
+    """
 
     split: Literal["test", "train"] = "test"
 

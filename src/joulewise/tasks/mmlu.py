@@ -32,7 +32,12 @@ HUB_SPLITS: dict[str, Split] = {"test": "test", "validation": "val", "dev": "dev
 
 
 class MmluOptions(TaskOptions):
-    """``split``: the questions to ask; ``subjects``: the subjects to ask, all if empty."""
+    """What a plan may choose.
+
+    Args:
+        split: the questions to ask.
+        subjects: the subjects to ask; all if empty.
+    """
 
     split: Split = "test"
     subjects: tuple[str, ...] = ()

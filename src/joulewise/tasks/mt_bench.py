@@ -27,7 +27,11 @@ FIRST_ID = 81
 
 
 class MtBenchOptions(TaskOptions):
-    """``categories``: the categories to ask; all if empty."""
+    """What a plan may choose.
+
+    Args:
+        categories: the categories to ask; all if empty.
+    """
 
     categories: tuple[Category, ...] = ()
 
