@@ -29,6 +29,7 @@ format: $(VENV)/dev.ready
 
 docs: $(VENV)/dev.ready ## write the generated pages anew
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/generate_reference.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,56 +1,169 @@
 """Write the generated parts of the documentation anew: `make docs`. A test fails when they differ from their source.
 
 - docs/plan.schema.json: from the code.
-- the table in README.md between its two marks: from the recorded run results/h200/demo.
+- in README.md and docs/*.md, what stands between `<!-- generated: WHAT FROM -->` and `<!-- end -->`: from recorded runs
+  and benchmarks under results/. `BLOCKS` says what there is.
+- docs/figures/*.svg: from recorded runs.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+from joulewise.analysis.intervals import Quantity
 from joulewise.analysis.savings import Gamma
 from joulewise.ledger import load
 from joulewise.plan import plan_schema
-from joulewise.report.summary import summarise
+from joulewise.report import chart
+from joulewise.report.summary import Summary, summarise
 from joulewise.report.text import interval, value, verdict
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = ROOT / "docs" / "plan.schema.json"
-README = ROOT / "README.md"
-RECORDED = ROOT / "results" / "h200" / "demo"
-BEGIN, END = "<!-- savings table: written by docs/generate.py -->", "<!-- end of the savings table -->"
+FIGURE = ROOT / "docs" / "figures" / "real_tasks.svg"
+MARKED = re.compile(r"(<!-- generated: (\w+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+COLOURS = {"ink": "#1d2327", "faint": "#8a939c", "costs-soft": "#fbe8dd", "paper": "#ffffff"}
+SERIES = ("#0072b2", "#c15500", "#00805d", "#a6487e", "#8a6500", "#2b87b8")
 
 
-def schema_text() -> str:
-    """The JSON schema of plans, as a file."""
-    return json.dumps(plan_schema(), indent=2) + "\n"
+def pages() -> dict[Path, str]:
+    """Every file with generated parts, and its text."""
+    markdown = [
+        ROOT / "README.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+        *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+    ]
+    found = {path: path.read_text(encoding="utf-8") for path in markdown}
+    texts = {path: filled(text) for path, text in found.items() if MARKED.search(text)}
+    return texts | {SCHEMA: json.dumps(plan_schema(), indent=2) + "\n", FIGURE: scatter("results/h200/real_tasks")}
 
 
-def savings_table(run: Path) -> str:
-    """The saving factors of a recorded run as a Markdown table."""
+def filled(text: str) -> str:
+    """A page with every generated part as its source gives it."""
+    return MARKED.sub(lambda found: f"{found[1]}{BLOCKS[found[2]](found[3])}\n{found[4]}", text)
+
+
+def savings(run: str) -> str:
+    """The saving factors of a recorded run."""
     rows = ["| task | decoding | questions | time γ_t | GPU energy γ_GPU |", "| --- | --- | ---: | --- | --- |"]
-    for saving in summarise(load(run)).savings:
+    for saving in _summary(run).savings:
         key = saving.key
-        rows.append(
-            f"| {key.task} | {key.decoding} | {saving.time.ratio.n_questions} | {_cell(saving.time)} | "
-            f"{_cell(saving.gpu)} |"
-        )
+        figures = f"{_gamma(saving.time)} | {_gamma(saving.gpu)}"
+        rows.append(f"| {key.task} | {key.decoding} | {saving.time.ratio.n_questions} | {figures} |")
     return "\n".join(rows)
 
 
-def _cell(gamma: Gamma) -> str:
-    between = interval(gamma.ratio)
-    return f"{value(gamma.ratio)}" + (f" ({between})" if between else "") + f" {verdict(gamma)}"
+def answers(run: str) -> str:
+    """Joules per answer of a recorded run, and what the answers are worth."""
+    rows = ["| task | engine | decoding | GPU J per output token | GPU J per answer | correct |"]
+    rows += ["| --- | --- | --- | --- | --- | --- |"]
+    for cost in _summary(run).costs:
+        gpu = cost.component("gpu")
+        worth = _quantity(cost.accuracy) if cost.accuracy.value is not None else "not judged"
+        energy = f"{_quantity(gpu.energy_per_output_token_j)} | {_quantity(gpu.energy_per_answer_j)}"
+        rows.append(f"| {cost.key.task} | {cost.key.engine} | {cost.key.decoding} | {energy} | {worth} |")
+    return "\n".join(rows)
 
 
-def readme_text() -> str:
-    """README.md with its table as the recorded run gives it."""
-    before, rest = README.read_text(encoding="utf-8").split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n{savings_table(RECORDED)}\n{END}{after}"
+def sandbox(file: str) -> str:
+    """What `benchmarks/sandbox.py` recorded."""
+    got = _json(file)
+    hostile, code, cost = got["hostile"], got["humaneval"], got["cost"]
+    left = "; ".join(hostile["left_behind"]) or "nothing"
+    return "\n".join(
+        [
+            "| | |",
+            "| --- | ---: |",
+            f"| HumanEval's own solutions that pass | {code['right_passed']} of {code['questions']} |",
+            f"| the same with a changed result that pass | {code['wrong_passed']} of {code['questions']} |",
+            f"| runs of hostile programs contained | {hostile['contained']:,} of {hostile['runs']:,} |",
+            f"| left behind (processes, mounts, files, users) | {left} |",
+            f"| one run, median (bare Python in the same minute) | {cost['sandbox_ms_median']:.0f} ms "
+            f"({cost['bare_python_ms_median']:.0f} ms) |",
+        ]
+    )
+
+
+def report(file: str) -> str:
+    """What `benchmarks/report.py` recorded."""
+    got = _json(file)
+    return "\n".join(
+        [
+            "| a report of | wall clock | peak memory | ledger | page |",
+            "| --- | ---: | ---: | ---: | ---: |",
+            f"| {got['trials']:,} Trials | {got['wall_s']:.1f} s (aim {got['limit_s']:.0f}) | "
+            f"{got['peak_gib']:.2f} GiB (aim {got['limit_gib']:.0f}) | {got['ledger_mb']:.0f} MB | "
+            f"{got['page_mb']:.1f} MB |",
+        ]
+    )
+
+
+def gate(file: str) -> str:
+    """How often the gate fails by true rise, as `benchmarks/compare.py` recorded it."""
+    got = _json(file)
+    rises = list(got["gate"][0]["fails"])
+    rows = [f"| outputs | runs a side | questions | {' | '.join(f'+{float(r) * 100:.0f} %' for r in rises)} |"]
+    rows.append("| --- | ---: | ---: |" + " ---: |" * len(rises))
+    for line in got["gate"]:
+        shares = " | ".join(f"{line['fails'][r] * 100:.1f} %" for r in rises)
+        rows.append(f"| {line['scenario']} | {line['runs_a_side']} | {line['questions']} | {shares} |")
+    return "\n".join(rows)
+
+
+BLOCKS: dict[str, Callable[[str], str]] = {f.__name__: f for f in (savings, answers, sandbox, report, gate)}
+
+
+def scatter(run: str) -> str:
+    """Speed against GPU energy, one point a task, as an SVG of its own."""
+    points = [
+        chart.Point(saving.key.task, series, saving.time.ratio, saving.gpu.ratio, modelled=False)
+        for series, saving in enumerate(_summary(run).savings)
+    ]
+    (decoding,) = {saving.key.decoding for saving in _summary(run).savings}
+    drawn = chart.scatter(
+        points,
+        title=f"{decoding}: speed against GPU energy, by task",
+        energy_name="GPU energy",
+        limit=chart.reach(points),
+        prefix="real-tasks",
+    )
+    for name, colour in COLOURS.items() | {(f"series-{i}", colour) for i, colour in enumerate(SERIES, 1)}:
+        drawn = drawn.replace(f"var(--{name})", colour)
+    if 'xmlns="' not in drawn:
+        drawn = drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    return drawn.replace("<svg ", '<svg style="background:#ffffff;font-family:sans-serif" ', 1).rstrip() + "\n"
+
+
+@cache
+def _summary(run: str) -> Summary:
+    return summarise(load(ROOT / run))
+
+
+def _json(file: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / file).read_text(encoding="utf-8"))
+    return found
+
+
+def _gamma(gamma: Gamma) -> str:
+    return f"{_quantity(gamma.ratio)} {verdict(gamma)}"
+
+
+def _quantity(quantity: Quantity) -> str:
+    between = interval(quantity)
+    return value(quantity) + (f" ({between})" if between else "")
+
+
+def main() -> None:
+    """Write them."""
+    FIGURE.parent.mkdir(exist_ok=True)
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    SCHEMA.write_text(schema_text(), encoding="utf-8")
-    README.write_text(readme_text(), encoding="utf-8")
+    main()
