@@ -50,6 +50,16 @@ def test_the_json_is_complete() -> None:
     assert findings["engines"]["transformers"]["ready"] in (True, False)
     assert findings["extras"]["score"].keys() == {"math-verify", "rouge-score"}
     assert findings["machine"]["cores"] == os.cpu_count()
+    assert {"starter-code", "humaneval"} <= set(findings["tasks"])
+    assert findings["sandbox"] == {"ready": True, "reason": None}
+
+
+def test_a_missing_sandbox_is_told_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("joulewise.tasks.sandbox.unavailable", lambda: "no namespaces; try as root")
+    command._show(command.examine(watch_s=0.05))
+    assert "Sandbox for generated code: no namespaces; try as root" in capsys.readouterr().out
 
 
 def test_a_measured_machine_and_a_fault_are_told_in_words(

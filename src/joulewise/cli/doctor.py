@@ -26,7 +26,7 @@ def doctor(
 ) -> None:
     """Tell what can be measured on this machine, what is only modelled, and what is missing and how to get it.
 
-    Watches the counters for about a second.
+    Watches the counters for about a second, and tries the sandbox for generated code.
     """
     findings = examine()
     if json_output:
@@ -42,8 +42,10 @@ def examine(watch_s: float = WATCH_S) -> dict[str, Any]:
     from joulewise.energy.observe import observe
     from joulewise.engines import ENGINES
     from joulewise.environment import machine
+    from joulewise.tasks import task_names
+    from joulewise.tasks.sandbox import unavailable
 
-    packages = extras()
+    packages, no_sandbox = extras(), unavailable()
     with discover() as meter:
         with meter.window() as window:
             observations = observe(meter.sources, watch_s)
@@ -73,6 +75,8 @@ def examine(watch_s: float = WATCH_S) -> dict[str, Any]:
             name: {"ready": None not in packages[name].values() if name in packages else None} for name in ENGINES
         },
         "extras": packages,
+        "tasks": task_names(),
+        "sandbox": {"ready": no_sandbox is None, "reason": no_sandbox},
     }
 
 
@@ -152,6 +156,10 @@ def _show(findings: dict[str, Any]) -> None:
         reasons.setdefault(f"by {absent['name']}: {absent['reason']}{remedy}", []).append(absent["component"])
     for reason, components in reasons.items():
         console.print(f"{', '.join(components)} {reason}")
+
+    console.print("\nTasks", style="bold")
+    console.print(f"{', '.join(findings['tasks'])}; or the YAML file of your own")
+    console.print(f"Sandbox for generated code: {findings['sandbox']['reason'] or 'holds (tried just now)'}")
 
     if not findings["extras"]:
         console.print("\nExtras: unknown, since joulewise is not installed here; try `pip install -e .`")
