@@ -103,19 +103,32 @@ def report(file: str) -> str:
     )
 
 
-def gate(file: str) -> str:
-    """How often the gate fails by true rise, as `benchmarks/compare.py` recorded it."""
+def gate(file: str, scenario: str | None = None) -> str:
+    """How often the gate fails by true rise, as `benchmarks/compare.py` recorded it.
+
+    Args:
+        file: the record.
+        scenario: show these pairs only; all if None.
+    """
     got = _json(file)
     rises = list(got["gate"][0]["fails"])
     rows = [f"| outputs | runs a side | questions | {' | '.join(f'+{float(r) * 100:.0f} %' for r in rises)} |"]
     rows.append("| --- | ---: | ---: |" + " ---: |" * len(rises))
     for line in got["gate"]:
-        shares = " | ".join(f"{line['fails'][r] * 100:.1f} %" for r in rises)
-        rows.append(f"| {line['scenario']} | {line['runs_a_side']} | {line['questions']} | {shares} |")
+        if scenario in (None, line["scenario"]):
+            shares = " | ".join(f"{line['fails'][r] * 100:.1f} %" for r in rises)
+            rows.append(f"| {line['scenario']} | {line['runs_a_side']} | {line['questions']} | {shares} |")
     return "\n".join(rows)
 
 
-BLOCKS: dict[str, Callable[[str], str]] = {f.__name__: f for f in (savings, answers, sandbox, report, gate)}
+def gate_same_outputs(file: str) -> str:
+    """The same, of pairs whose outputs did not change."""
+    return gate(file, "same outputs")
+
+
+BLOCKS: dict[str, Callable[[str], str]] = {
+    f.__name__: f for f in (savings, answers, sandbox, report, gate, gate_same_outputs)
+}
 
 
 def scatter(run: str) -> str:
