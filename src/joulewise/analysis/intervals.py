@@ -28,7 +28,7 @@ LARGE, REPLICATES_OF_LARGE = 1000, 1000
 MIN_QUESTIONS = 5
 """Fewer questions than this give no interval: resampling them cannot show how unlike the next question may be."""
 
-TOO_FEW = f"fewer than {MIN_QUESTIONS} questions: no interval can be given"
+TOO_FEW = f"fewer than {MIN_QUESTIONS} questions"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from joulewise.analysis.acceptance import Acceptance
 from joulewise.analysis.cells import CellKey
 from joulewise.analysis.intervals import Quantity
+from joulewise.report.grids import NO_INTERVAL
 from joulewise.report.summary import Section
 from joulewise.report.text import interval, value
 
@@ -65,7 +66,7 @@ def _bars(found: list[tuple[CellKey, Quantity]]) -> Iterable[Bar]:
             None if low is None else 100.0 * low / end,
             None if low is None or high is None else min(100.0, 100.0 * high / end),
             f"{value(q)} J",
-            interval(q) or q.reason,
+            interval(q) or NO_INTERVAL,
             q.provenance == "modelled",
         )
 

@@ -21,6 +21,8 @@ BARS = (
 
 NOT_SCORED = "not scored"
 
+NO_INTERVAL = "no interval"
+
 LOSSLESS = (
     "A near-tie is a first difference where the target's two best tokens lie as near to each other as its own rounding "
     "error; lower precision may decide it either way. Anything else that differs is a failure."
@@ -33,10 +35,11 @@ class Shown:
 
     Args:
         main: the figure.
-        detail: its interval, or why it is not known.
+        detail: its interval, or that it has none.
         mark: a verdict, or ``modelled``.
         n: number of questions behind it; None where it is a plain count.
         bars: a histogram in place of a figure.
+        why: why the figure or its interval is not known; it stands under the table.
     """
 
     main: str
@@ -44,6 +47,7 @@ class Shown:
     mark: str | None = None
     n: int | None = None
     bars: tuple[int, ...] = ()
+    why: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +236,12 @@ def _gammas(heading: str, gammas: Sequence[Gamma]) -> _Column:
 def _shown(quantity: Quantity, mark: str | None, factor: float = 1.0) -> Shown:
     if quantity.reason == NO_RIGHT_OR_WRONG:
         return Shown("–")
-    detail = interval(quantity, factor) or quantity.reason
-    return Shown(value(quantity, factor), detail, mark, quantity.n_questions if quantity.n_questions else None)
+    detail, why = interval(quantity, factor), None
+    if quantity.unbounded and quantity.value is None:
+        detail = quantity.reason
+    elif detail is None:
+        detail, why = (None if quantity.value is None else NO_INTERVAL), quantity.reason
+    return Shown(value(quantity, factor), detail, mark, quantity.n_questions or None, why=why)
 
 
 def _grid(title: str, keys: Sequence[CellKey], columns: Iterable[_Column], notes: Iterable[str] = ()) -> Grid:
@@ -248,7 +256,27 @@ def _grid(title: str, keys: Sequence[CellKey], columns: Iterable[_Column], notes
     unknown = tuple(
         f"{column.heading}: unknown ({column.unknown})." for column in columns if column.unknown is not None
     )
-    return Grid(title, tuple(column.heading for column in shown), tuple(rows), (*unknown, *notes))
+    return Grid(title, tuple(column.heading for column in shown), tuple(rows), (*unknown, *_whys(rows), *notes))
+
+
+def _whys(rows: Iterable[Row]) -> list[str]:
+    """Why figures or intervals are missing: every reason once, with its rows where there are several reasons."""
+    missing: dict[str, dict[str, dict[str, None]]] = {}
+    for row in rows:
+        for f in row.figures:
+            if f.why is not None:
+                word = "Unknown" if f.detail is None else "No interval"
+                missing.setdefault(word, {}).setdefault(f.why, {})[f"{row.task}, {row.decoding}"] = None
+    notes = []
+    for word, reasons in missing.items():
+        for why, where in reasons.items():
+            among = f" ({_few(tuple(where))})" if len(reasons) > 1 else ""
+            notes.append(f"{word}{among}: {why}.")
+    return notes
+
+
+def _few(names: Sequence[str]) -> str:
+    return "; ".join(names[:3]) + (f"; and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _with_n(shown: Shown, n: int | None) -> Shown:

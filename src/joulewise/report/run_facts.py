@@ -6,7 +6,7 @@ An environment is plain data that other versions may have written: every key is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What generated, as the engine told it. ``drafts``: by decoding, what drafted."""
+    """What generated, as the engine told it. ``drafts``: by decoding, what drafted; ``versions``: by package."""
 
     label: str
     model: str | None
@@ -53,6 +53,7 @@ class EngineFacts:
     devices: tuple[str, ...]
     drafts: Mapping[str, str]
     notes: tuple[str, ...]
+    versions: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class RunFacts:
         plan, description: the plan's.
         started_at: ISO 8601, UTC.
         machine, gpus: in words.
-        software: versions by name.
+        software: versions by name: the packages', and those that only the engines tell.
         commit: of the checkout it ran from, with ``(changed)`` where that had local changes.
         questions: number of questions by task.
         trials, ok, failed: how many.
@@ -120,7 +121,7 @@ def run_facts(name: str, table: RunTable) -> RunFacts:
     errors = Counter(error or "no reason recorded" for error in failed["error"].to_pylist())
     plan, environment = table.plans.get(name, {}), table.environments.get(name, {})
     machine, git = _mapping(environment.get("machine")), _mapping(environment.get("git"))
-    versions = {"python": environment.get("python"), **_mapping(environment.get("packages"))}
+    engines = tuple(_engine(engine) for engine in _mappings(environment.get("engines")))
     asked = rows.group_by("task").aggregate([("question_id", "count_distinct")]).to_pylist()
     commit = _text(git.get("commit"))
     return RunFacts(
@@ -130,9 +131,9 @@ def run_facts(name: str, table: RunTable) -> RunFacts:
         started_at=_text(environment.get("started_at")) or pc.min(rows["started_at"]).as_py(),
         machine=_machine(machine),
         gpus=tuple(_gpu(gpu) for gpu in _mappings(machine.get("gpus"))),
-        software={package: str(version) for package, version in versions.items() if version},
+        software=_software(environment, engines),
         commit=f"{commit} (changed)" if commit and git.get("changed") else commit,
-        engines=tuple(_engine(engine) for engine in _mappings(environment.get("engines"))),
+        engines=engines,
         origins=tuple(_origin(component, ok, environment) for component in COMPONENTS),
         idle=tuple(_idle(environment)),
         questions={a["task"]: a["question_id_count_distinct"] for a in sorted(asked, key=_task_order)},
@@ -177,7 +178,20 @@ def _engine(engine: Mapping[str, Any]) -> EngineFacts:
         devices=_texts(engine.get("devices")),
         drafts={str(decoding): str(draft) for decoding, draft in _mapping(engine.get("drafts")).items()},
         notes=_texts(engine.get("notes")),
+        versions={str(name): str(version) for name, version in _mapping(engine.get("versions")).items() if version},
     )
+
+
+def _software(environment: Mapping[str, Any], engines: Sequence[EngineFacts]) -> dict[str, str]:
+    """Versions by name: Python's and the packages', then what only the engines name, each told once."""
+    versions = {"python": environment.get("python"), **_mapping(environment.get("packages"))}
+    software = {package: str(version) for package, version in versions.items() if version}
+    more: dict[str, dict[str, None]] = {}
+    for engine in engines:
+        for name, version in engine.versions.items():
+            if name not in software:
+                more.setdefault(name, {})[version] = None
+    return software | {name: " and ".join(found) for name, found in more.items()}
 
 
 def _idle(environment: Mapping[str, Any]) -> list[IdlePower]:

@@ -85,8 +85,8 @@ def run_lines(run: RunFacts) -> list[tuple[str, str]]:
         *(line for engine in run.engines for line in _engine_lines(engine)),
         ("Questions", ", ".join(f"{n:,} {task}" for task, n in run.questions.items())),
         ("Trials", trials),
-        *(line for origin in run.origins if origin.component != "total" for line in _origin_lines(origin)),
-        ("Idle power", ", ".join(_idle(idle) for idle in run.idle)),
+        *_origin_lines([origin for origin in run.origins if origin.component != "total"]),
+        *_idle_lines(run.idle),
         ("Software", ", ".join(f"{name} {version}" for name, version in run.software.items())),
         ("Commit", run.commit),
     ]
@@ -110,15 +110,41 @@ def _engine_lines(engine: EngineFacts) -> list[tuple[str, str]]:
     ]
 
 
-def _origin_lines(origin: Origin) -> list[tuple[str, str]]:
-    sources = f" ({'; '.join(origin.sources)})" if origin.sources else ""
-    name = COMPONENT_NAMES[origin.component]
-    return [(f"{name} joules", origin_phrase(origin) + sources), *(("", note) for note in origin.notes)]
+def _origin_lines(origins: Iterable[Origin]) -> list[tuple[str, str]]:
+    """Where joules come from, a note that holds for several components once, under the last of them."""
+    origins = tuple(origins)
+    last = {note: origin.component for origin in origins for note in origin.notes}
+    lines = []
+    for origin in origins:
+        sources = f" ({'; '.join(origin.sources)})" if origin.sources else ""
+        lines.append((f"{COMPONENT_NAMES[origin.component]} joules", origin_phrase(origin) + sources))
+        lines += [("", note) for note in origin.notes if last[note] == origin.component]
+    return lines
 
 
-def _idle(idle: IdlePower) -> str:
-    mark = "" if idle.provenance in (None, "measured") else f" ({idle.provenance})"
-    return f"{COMPONENT_NAMES.get(idle.component, idle.component)} {figure(idle.power_w)} W{mark}"
+def _idle_lines(idle: Sequence[IdlePower]) -> list[tuple[str, str]]:
+    """Power at rest: one line where it is the same with all engines, else a line a component that names them."""
+    components: dict[str, dict[str, list[IdlePower]]] = {}
+    for baseline in idle:
+        components.setdefault(baseline.component, {}).setdefault(baseline.engine or "?", []).append(baseline)
+    told, alike = [], True
+    for component, engines in components.items():
+        powers = {engine: _powers(baselines) for engine, baselines in engines.items()}
+        same = len(set(powers.values())) == 1
+        alike = alike and same
+        words = powers.values() if same else (f"{power} with {engine}" for engine, power in powers.items())
+        told.append(f"{COMPONENT_NAMES.get(component, component)} {', '.join(dict.fromkeys(words))}")
+    if alike:
+        return [("Idle power", ", ".join(told))]
+    return [("" if i else "Idle power", line) for i, line in enumerate(told)]
+
+
+def _powers(baselines: Sequence[IdlePower]) -> str:
+    """The power of one component with one engine: a range where a resumed run took several baselines."""
+    watts = sorted(baseline.power_w for baseline in baselines)
+    ends = " to ".join(dict.fromkeys((figure(watts[0]), figure(watts[-1]))))
+    kinds = dict.fromkeys(b.provenance for b in baselines if b.provenance not in (None, "measured"))
+    return f"{ends} W" + (f" ({' and '.join(str(kind) for kind in kinds)})" if kinds else "")
 
 
 def origin_phrase(origin: Origin) -> str:
@@ -157,14 +183,14 @@ def _meaning(decoding: str, savings: list[Saving], section: Section) -> str:
     """One decoding against vanilla over all tasks of a section."""
     name = "GPU energy" if section.component == "gpu" else "energy"
     tasks = [s.key.task for s in savings]
-    time = _by_verdict(tasks, [s.time for s in savings], {"cannot tell": "as fast as vanilla for all one can tell"})
+    time = _by_verdict(tasks, [s.time for s in savings], {"cannot tell": "cannot tell whether it is faster or slower"})
     energy = _by_verdict(
         tasks,
         [s.gpu if section.component == "gpu" else s.total for s in savings],
         {
             "saves energy": f"saves {name}",
             "costs energy": f"costs {name}",
-            "cannot tell": f"cannot tell whether it saves {name}",
+            "cannot tell": f"cannot tell whether it saves or costs {name}",
             "modelled": f"{name} modelled, which can prove neither a saving nor a cost,",
             "unknown": f"{name} unknown",
         },

@@ -121,3 +121,27 @@ def test_a_tex_engine_takes_it(summary, tmp_path):
     )
     done = subprocess.run([tex, "x.tex"], cwd=tmp_path, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout[-2000:]
+
+
+def notes(rows):
+    summary = summarise(table(rows))
+    return [grid.notes for grid in grids(sections(summary)[0], summary)]
+
+
+def test_a_missing_interval_is_short_in_the_cell_and_explained_once_under_the_table():
+    rows = [row(d, q, energy=[part("gpu", 1.0)]) for d in ("vanilla", "coga-5") for q in ("q1", "q2")]
+    summary = summarise(table(rows))
+    for text in (markdown.render(summary), latex.render(summary)):
+        assert "no interval" in text
+    savings = grids(sections(summary)[0], summary)[0]
+    assert savings.notes == ("No interval: fewer than 5 questions.",)
+    assert {shown.detail for line in savings.rows for shown in line.figures} == {"no interval"}
+
+
+def test_several_reasons_name_their_rows():
+    odd_task = [row(d, "q1", task="odd", energy=[part("gpu", 0.0)]) for d in ("vanilla", "coga-5")]
+    many = [row(d, f"q{i}", energy=[part("gpu", 1.0)]) for d in ("vanilla", "coga-5") for i in range(5)]
+    failed = [row("vanilla", "q1", task="none", status="failed", output_tokens=0), row("coga-5", "q1", task="none")]
+    found = notes([*odd_task, *many, *failed])[0]
+    assert any(note.startswith("Unknown (none, coga-5): ") for note in found), found
+    assert any(note.startswith("Unknown (odd, coga-5): ") for note in found), found

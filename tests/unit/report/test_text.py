@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulewise.analysis.intervals import Quantity, unknown_quantity
-from joulewise.report.text import common_reason, figure, interval, value
+from joulewise.report.summary import summarise
+from joulewise.report.text import common_reason, figure, interval, run_lines, value
+from synthetic_table import row, table
 
 
 @pytest.mark.parametrize(
@@ -55,3 +57,45 @@ def test_a_column_of_unknowns_with_one_reason_has_that_reason():
     assert common_reason([unknown_quantity("a"), quantity(1.0, 1.0, 1.0)]) is None
     assert common_reason([quantity(None, 1.0, None, True)]) is None
     assert common_reason([]) is None
+
+
+def lines_of(environment):
+    (run,) = summarise(table([row()], environments={"r": environment})).runs
+    return run_lines(run)
+
+
+def idle(*baselines):
+    keys = ("engine", "component", "power_w", "provenance")
+    lines = lines_of({"idle": [dict(zip(keys, baseline, strict=True)) for baseline in baselines]})
+    at = [name for name, _ in lines].index("Idle power")
+    return [words for i, (name, words) in enumerate(lines) if i == at or (i > at and not name)]
+
+
+def test_idle_power_that_differs_names_its_engines_and_what_is_alike_stands_once():
+    cpu = [(engine, "cpu", watts, "modelled") for engine, watts in (("a@x", 16.11), ("b@x", 16.13))]
+    assert idle(("a@x", "gpu", 119.0, "measured"), ("b@x", "gpu", 121.0, "measured"), *cpu) == [
+        "GPU 119 W with a@x, 121 W with b@x",
+        "CPU 16.1 W (modelled)",
+    ]
+    assert idle(("a@x", "gpu", 119.1, "measured"), ("b@x", "gpu", 119.2, "measured"), *cpu) == [
+        "GPU 119 W, CPU 16.1 W (modelled)"
+    ]
+
+
+def test_baselines_of_a_resumed_run_are_one_range():
+    assert idle(("a@x", "gpu", 130.0, "measured"), ("a@x", "gpu", 127.0, "measured")) == ["GPU 127 to 130 W"]
+    assert idle(("a@x", "gpu", 127.1, "measured"), ("a@x", "gpu", 127.2, "measured")) == ["GPU 127 W"]
+
+
+def test_versions_that_only_engines_tell_are_shown_once():
+    engines = [
+        {"label": "a", "versions": {"torch": "2.11.0+cu130", "bitsandbytes": "0.50.2", "server": "b1"}},
+        {"label": "b", "versions": {"bitsandbytes": "0.50.2", "server": "b2"}},
+    ]
+    lines = dict(lines_of({"python": "3.12.3", "packages": {"torch": "2.11.0"}, "engines": engines}))
+    assert lines["Software"] == "python 3.12.3, torch 2.11.0, bitsandbytes 0.50.2, server b1 and b2"
+
+
+def test_a_note_that_holds_for_two_components_stands_once():
+    sources = [{"component": c, "provenance": "modelled", "note": "No counters."} for c in ("cpu", "dram")]
+    assert [words for _, words in lines_of({"sources": sources})].count("No counters.") == 1
