@@ -1,7 +1,7 @@
 """What did it draw? Sources, a meter, and windows of joules with their uncertainty."""
 
 from joulewise.energy.api import measure
-from joulewise.energy.meter import Meter, Window, discover
+from joulewise.energy.meter import Mark, Meter, Window, discover
 from joulewise.energy.reading import ComponentEnergy, ComponentName, Energy, Provenance, Reading
 from joulewise.energy.source import Absent, Discovery, Source, SourceSpec
 from joulewise.energy.sources import SOURCES
@@ -14,6 +14,7 @@ __all__ = [
     "ComponentName",
     "Discovery",
     "Energy",
+    "Mark",
     "Meter",
     "Provenance",
     "Reading",

@@ -11,9 +11,9 @@ import difflib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from joulewise.energy.estimate import source_energy
@@ -75,6 +75,19 @@ class Window:
     def duration_s(self) -> float:
         """Seconds from start to end. Raises ``JoulewiseError`` while the window is open."""
         return self._closed("duration")[1].duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is known of every source at one moment; ``Meter.mark`` makes them.
+
+    Args:
+        time_s: the moment, on the monotonic clock.
+        edges: by source id.
+    """
+
+    time_s: float
+    edges: Mapping[str, Edge]
 
 
 class Meter:
@@ -197,6 +210,22 @@ class Meter:
                 {t.source.spec.source_id: reading for t, reading in reversed(last)},
                 Energy(end_s - start_s, self._components(start, end), start_s, end_s),
             )
+
+    def mark(self) -> Mark:
+        """Read every source once. Marks that follow one another cut time into pieces without gap or overlap.
+
+        Raises:
+            JoulewiseError: the meter is closed.
+        """
+        if self._stop.is_set():
+            raise JoulewiseError("the meter is closed: take marks only inside its with block")
+        readings = [(track, track.read()) for track in self._order]
+        time_s = self._clock()
+        return Mark(time_s, {t.source.spec.source_id: t.edge(reading, time_s) for t, reading in readings})
+
+    def by_source(self, start: Mark, end: Mark) -> tuple[ComponentEnergy, ...]:
+        """The joules of each source between two marks, in the order of ``specs``."""
+        return tuple(source_energy(s, start.edges[s.source_id], end.edges[s.source_id]) for s in self.specs)
 
     def drain_timeline(self) -> list[TimelineRow]:
         """The rows since the last drain, oldest first for each source."""
