@@ -118,6 +118,7 @@ class Meter:
         self._dropped = 0
         self._stop = threading.Event()
         self._sampler: threading.Thread | None = None
+        self._sampler_cpu_s: float | None = None
         self._tracks: dict[ComponentName, list[Track]] = {}
         self._unknown: dict[ComponentName, str] = {}
         self._stand_in: dict[ComponentName, str] = {}
@@ -158,6 +159,11 @@ class Meter:
     def timeline_dropped(self) -> int:
         """How many rows of the timeline were lost because nobody drained it."""
         return self._dropped
+
+    @property
+    def sampler_cpu_s(self) -> float | None:
+        """CPU seconds that the sampler has used so far; None before its first sample, or without one."""
+        return self._sampler_cpu_s
 
     def __enter__(self) -> Meter:
         self.poll()
@@ -255,6 +261,7 @@ class Meter:
     def _follow(self) -> None:
         while not self._stop.wait(self._sample_period_s):
             self.poll()
+            self._sampler_cpu_s = time.thread_time()
 
 
 def discover(select: Collection[str] | None = None) -> Meter:

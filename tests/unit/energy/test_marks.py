@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import threading
 
 import pytest
 from simulated import Clock, Load, SimulatedSource, meter_of, run_to, spec
 
+from joulewise.energy import Meter
 from joulewise.errors import JoulewiseError
 
 
@@ -33,3 +35,13 @@ def test_a_closed_meter_takes_no_marks() -> None:
     meter.close()
     with pytest.raises(JoulewiseError, match="the meter is closed"):
         meter.mark()
+
+
+def test_the_sampler_tells_its_cpu_time() -> None:
+    clock = Clock()
+    pause = threading.Event()
+    with Meter([SimulatedSource(clock, Load([(1.0, 300.0)]))], clock=clock, sample_period_s=0.001) as meter:
+        while meter.sampler_cpu_s is None:
+            pause.wait(0.001)
+        assert 0.0 < meter.sampler_cpu_s < 1.0
+    assert meter_of(SimulatedSource(clock, Load([(1.0, 300.0)]))).sampler_cpu_s is None
