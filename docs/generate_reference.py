@@ -165,7 +165,7 @@ ENGINE_SPECS = {"transformers": TransformersSpec}
 RUN_FOLDER = {
     "plan.yaml": "the plan as it was run",
     "environment.json": "versions, devices, drivers, power limits, engines, energy sources",
-    "idle.json": "idle power with the weights loaded",
+    "idle.json": "idle power with the weights loaded, before and after an engine's Trials",
     "ledger.jsonl": "one line a Trial or Check, appended and flushed as each ends; everything else follows from it",
     "timeline/": "raw sensor readings in between (Parquet)",
     "report.html": "the page",

@@ -2,7 +2,7 @@
 
 plan.yaml           the plan as it was run
 environment.json    versions, devices, clocks, limits, git state, engines, sources
-idle.json           idle power with the weights loaded
+idle.json           idle power with the weights loaded, before and after the Trials of each engine and session
 skipped.json        broken lines of task data that were left out (--skip-bad), if there were any
 ledger.jsonl        one Trial or Check per line, flushed to disk
 timeline/*.parquet  the raw readings of every source between
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from joulewise.table import RunTable
 
 LEDGER = "ledger.jsonl"
+IDLE = "idle.json"
 SKIPPED = "skipped.json"
 
 
@@ -182,7 +183,7 @@ class RunFolder:
                 )
         else:
             # A run that failed before its first Trial (no such model, say) leaves nothing that is worth keeping.
-            for left_over in ("environment.json", "idle.json", SKIPPED):
+            for left_over in ("environment.json", IDLE, SKIPPED):
                 (self.path / left_over).unlink(missing_ok=True)
             self.write("plan.yaml", yaml.safe_dump(plan.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
         if content.torn:
@@ -323,7 +324,7 @@ def load(runs: os.PathLike[str] | str | Iterable[os.PathLike[str] | str]) -> Run
         name = _unique(folder.resolve().name, named)
         named[name] = folder
         plans[name] = _recorded_plan(folder / "plan.yaml").model_dump(mode="json")
-        parts = [read_json(folder / part) for part in ("environment.json", "idle.json", SKIPPED)]
+        parts = [read_json(folder / part) for part in ("environment.json", IDLE, SKIPPED)]
         environments[name] = {key: value for part in parts for key, value in part.items()}
         for task, faults in parts[-1].get("skipped", {}).items():
             warnings.append(

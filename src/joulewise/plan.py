@@ -199,7 +199,8 @@ class Plan(PlanPart):
         sampling: greedy if left out.
         stop: when an answer ends.
         warm_up: generations per decoding before anything is measured.
-        idle_baseline_s: seconds of idling with the weights loaded, measured before the first Trial; 0 leaves it out.
+        idle_baseline_s: seconds of idling with the weights loaded, measured before an engine's first Trial and again
+            after its last; 0 leaves it out, and net joules with it.
         order: ``interleaved``: question by question, the cells of one engine in random order, so that drift in
             temperature and clocks falls on all cells alike. ``sequential``: cell by cell.
         pollution: what to do when other programs use the CPU.

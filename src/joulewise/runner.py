@@ -9,19 +9,20 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
 from joulewise.decoding import Decoding, Vanilla
-from joulewise.energy.meter import Meter
+from joulewise.energy.meter import Meter, Window
 from joulewise.engines.engine import Engine, EngineInfo, Generation, LosslessCheck, Message, Request
 from joulewise.environment import describe, differences
 from joulewise.errors import ContextLengthError, UserError
-from joulewise.ledger import SKIPPED, RunFolder, read_json
+from joulewise.ledger import IDLE, SKIPPED, RunFolder, read_json
 from joulewise.plan import Plan
 from joulewise.pollution import cpu_use, other_cores
 from joulewise.reasoning import Answer
@@ -184,20 +185,30 @@ class _Session:
         self.tell("load", f"loading {label}")
         self._record_environment(label, engine.load(decodings))
         self._warm_up(engine, decodings, stop)
-        self._idle_baseline(label, stop)
+        self._idle(label, "before", stop)
+        if self._do(engine, jobs, stop):
+            # Also where a first Ctrl-C ended the Trials; a second one raises.
+            self._idle(label, "after", threading.Event())
+        if not stop.is_set():
+            # In sequential order vanilla may come after what is compared with it.
+            self._check_all(engine, jobs)
+
+    def _do(self, engine: Engine, jobs: Sequence[Job], stop: threading.Event) -> bool:
+        """Trials block by block, with their verdicts, until ``stop``. Whether any Trial was done."""
+        any_done = False
         for block in blocks(jobs):
             for job in block:
                 if stop.is_set():
-                    return
+                    return any_done
                 if job.trial_id not in self.done:
                     self._trial(engine, job)
+                    any_done = True
             self._check_all(engine, block)
             self.outputs.clear()
             if time.monotonic() - self.timeline_written_s > TIMELINE_S:
                 self.out.append_timeline(self.meter.drain_timeline())
                 self.timeline_written_s = time.monotonic()
-        # In sequential order vanilla may come after what is compared with it.
-        self._check_all(engine, jobs)
+        return any_done
 
     def _record_environment(self, label: str, info: EngineInfo) -> None:
         self.infos[label] = info
@@ -224,27 +235,30 @@ class _Session:
                 self.tell("warm-up", f"warming up {decoding.label}")
                 engine.generate(request, decoding)
 
-    def _idle_baseline(self, label: str, stop: threading.Event) -> None:
+    def _idle(self, label: str, when: Literal["before", "after"], stop: threading.Event) -> None:
+        """Power at rest with the weights resident. ``analysis/net.py`` takes it off; a Trial's own joules stay gross."""
         if self.plan.idle_baseline_s == 0 or stop.is_set():
             return
         self.tell("idle", f"measuring idle power for {self.plan.idle_baseline_s:g} s")
         with self.meter.window() as window:
-            stop.wait(self.plan.idle_baseline_s)
-        if stop.is_set():
+            stopped = stop.wait(self.plan.idle_baseline_s)
+        if stopped:
             return
         rows = [
             {
                 "engine": label,
+                "when": when,
                 "component": part.component,
                 "power_w": None if part.energy_j is None else part.energy_j / window.duration_s,
+                "independent_w": None if part.energy_j is None else part.independent_j / window.duration_s,
                 "provenance": part.provenance,
+                "devices_w": _mean_powers(window, part.source_ids),
                 "duration_s": window.duration_s,
                 "measured_at": _now(),
             }
             for part in window.energy.components
         ]
-        file = self.out.path / "idle.json"
-        self.out.write_json("idle.json", {"idle": read_json(file).get("idle", []) + rows})
+        self.out.write_json(IDLE, {"idle": read_json(self.out.path / IDLE).get("idle", []) + rows})
 
     def _trial(self, engine: Engine, job: Job) -> None:
         """Measure one Trial, again where others' CPU use polluted it and the plan asks for reruns."""
@@ -381,6 +395,16 @@ class _Session:
 def _seed(plan_seed: int, question_id: str, repeat: int) -> int:
     """The same for all decodings of a question, so that pairs are fair; another for every repeat."""
     return int.from_bytes(hashlib.sha256(f"{plan_seed}/{question_id}/{repeat}".encode()).digest()[:4], "big")
+
+
+def _mean_powers(window: Window, source_ids: Iterable[str]) -> dict[str, float]:
+    """Watts of each source by its counter alone, where it could be read at both ends."""
+    powers_w = {}
+    for source_id in source_ids:
+        start, end = window.readings_start[source_id], window.readings_end[source_id]
+        if start.energy_j is not None and end.energy_j is not None and end.time_s > start.time_s:
+            powers_w[source_id] = (end.energy_j - start.energy_j) / (end.time_s - start.time_s)
+    return powers_w
 
 
 def _token_hash(generation: Generation) -> str:

@@ -265,11 +265,60 @@ def test_polluted_trials_are_flagged_and_run_again_if_asked(
     assert [(r["polluted"], r["other_cpu_cores"]) for r in rows] == [(False, 0.0), (False, 0.05), (True, 0.5)]
 
 
-def test_idle_power_is_measured_with_the_engine_loaded(tmp_path: Path, meter: Meter) -> None:
+def idle_readings(folder: Path) -> list[tuple[str, float]]:
+    return [
+        (i["when"], i["power_w"]) for i in load(folder).environments["run"].get("idle", []) if i["component"] == "gpu"
+    ]
+
+
+def test_idle_power_is_measured_with_the_engine_loaded_before_and_after(tmp_path: Path, meter: Meter) -> None:
     plan = make_plan(questions_task(tmp_path, ["a"]), idle_baseline_s=0.05)
-    result = run(plan, tmp_path / "run", meter=meter)
-    idle = {i["component"]: i["power_w"] for i in load(result).environments["run"]["idle"]}
-    assert idle == pytest.approx({"gpu": 100.0, "cpu": 30.0, "dram": 5.0}, rel=0.01)
+    stages: list[str] = []
+    result = run(plan, tmp_path / "run", meter=meter, on_progress=lambda p: stages.append(p.stage))
+    assert [s for s in stages if s in ("idle", "trial")] == ["idle", "trial", "trial", "trial", "idle"]
+    readings = load(result).environments["run"]["idle"]
+    for when in ("before", "after"):
+        powers = {i["component"]: i["power_w"] for i in readings if i["when"] == when}
+        assert powers == pytest.approx({"gpu": 100.0, "cpu": 30.0, "dram": 5.0}, rel=0.01)
+    assert readings[0]["devices_w"] == pytest.approx({"fake:gpu": 100.0}, rel=0.01)
+    assert readings[0]["independent_w"] >= 0.0
+
+
+def test_idle_power_is_measured_in_every_session_also_when_it_is_interrupted(tmp_path: Path, meter: Meter) -> None:
+    plan = make_plan(questions_task(tmp_path, ["a", "b"]), idle_baseline_s=0.02)
+
+    def interrupt(progress: Progress) -> None:
+        if progress.stage == "trial" and progress.done == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    assert run(plan, tmp_path / "run", meter=meter, on_progress=interrupt).interrupted
+    assert [when for when, _ in idle_readings(tmp_path / "run")] == ["before", "after"]
+    run(plan, tmp_path / "run", meter=meter, resume=True)
+    assert [when for when, _ in idle_readings(tmp_path / "run")] == ["before", "after"] * 2
+
+
+@pytest.mark.parametrize("stage", ["warm-up", "idle"])
+def test_a_stop_before_the_first_trial_leaves_no_idle_reading(tmp_path: Path, meter: Meter, stage: str) -> None:
+    plan = make_plan(questions_task(tmp_path, ["a"]), idle_baseline_s=30.0)
+
+    def interrupt(progress: Progress) -> None:
+        if progress.stage == stage:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    result = run(plan, tmp_path / "run", meter=meter, on_progress=interrupt)
+    assert (result.done, idle_readings(tmp_path / "run")) == (0, [])
+
+
+def test_a_second_ctrl_c_ends_the_idle_reading_after_the_trials(tmp_path: Path, meter: Meter) -> None:
+    plan = make_plan(questions_task(tmp_path, ["a"]), idle_baseline_s=0.02)
+
+    def interrupt(progress: Progress) -> None:
+        if progress.stage == "trial" or (progress.stage, progress.done) == ("idle", 1):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, tmp_path / "run", meter=meter, on_progress=interrupt)
+    assert [when for when, _ in idle_readings(tmp_path / "run")] == ["before"]
 
 
 def test_the_run_folder_tells_the_whole_story(tmp_path: Path, meter: Meter) -> None:

@@ -53,7 +53,7 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
             cost = estimate.relative_cost(cell.decoding, cell.engine.draft, size.layers)
             seconds = count * tokens * step_s * cost
         rows.append({"cell": cell.cell_id, "generations": count, "max_new_tokens": tokens, "estimate_s": seconds})
-        set_up_s[cell.engine.label] = SET_UP_S + plan.idle_baseline_s
+        set_up_s[cell.engine.label] = SET_UP_S + 2 * plan.idle_baseline_s
     whole = estimate.total({r["cell"]: r["estimate_s"] for r in rows} | set_up_s)
     result = {
         "plan": plan.name,
