@@ -27,6 +27,9 @@ class SourceSpec:
         gain: relative standard uncertainty of the sensor's gain; None means unknown: it is then left out of the
             interval, and the component's note says so.
         offset_w: standard uncertainty of the sensor's offset, in watts.
+        sensor_gain: what the sensor shows per true watt, by a calibration; joules are divided by it.
+        sensor_offset_w: what the sensor shows at no power, by a calibration, in watts; taken off before.
+        calibration: where gain, offset and their uncertainties come from, in words.
         wrap_j: the range after which the raw counter starts again at 0, in joules; None if it does not wrap.
         note: anything that a reader of the figure must know (MIG, module power, synthetic).
     """
@@ -42,6 +45,9 @@ class SourceSpec:
     max_power_w: float | None = None
     gain: float | None = None
     offset_w: float = 0.0
+    sensor_gain: float = 1.0
+    sensor_offset_w: float = 0.0
+    calibration: str | None = None
     wrap_j: float | None = None
     note: str | None = None
 
