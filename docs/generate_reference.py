@@ -166,6 +166,7 @@ RUN_FOLDER = {
     "plan.yaml": "the plan as it was run",
     "environment.json": "versions, devices, drivers, power limits, engines, energy sources",
     "idle.json": "idle power with the weights loaded, before and after an engine's Trials",
+    "cross_check.json": "each counter against its device's power readings, over the whole run",
     "ledger.jsonl": "one line a Trial or Check, appended and flushed as each ends; everything else follows from it",
     "timeline/": "raw sensor readings in between (Parquet)",
     "report.html": "the page",

@@ -4,6 +4,7 @@ plan.yaml           the plan as it was run
 environment.json    versions, devices, clocks, limits, git state, engines, sources
 idle.json           idle power with the weights loaded, before and after the Trials of each engine and session
 skipped.json        broken lines of task data that were left out (--skip-bad), if there were any
+cross_check.json    each counter against its device's power readings, over the whole run
 ledger.jsonl        one Trial or Check per line, flushed to disk
 timeline/*.parquet  the raw readings of every source between
 run.lock            held while a run writes here
@@ -16,7 +17,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,11 +31,13 @@ from joulewise.records import SCHEMA_VERSION, Check, Trial
 from joulewise.yaml_file import load_yaml
 
 if TYPE_CHECKING:
+    from joulewise.energy.crosscheck import CrossCheck
     from joulewise.energy.meter import TimelineRow
     from joulewise.table import RunTable
 
 LEDGER = "ledger.jsonl"
 IDLE = "idle.json"
+CROSS_CHECK = "cross_check.json"
 SKIPPED = "skipped.json"
 
 
@@ -183,7 +186,7 @@ class RunFolder:
                 )
         else:
             # A run that failed before its first Trial (no such model, say) leaves nothing that is worth keeping.
-            for left_over in ("environment.json", IDLE, SKIPPED):
+            for left_over in ("environment.json", IDLE, CROSS_CHECK, SKIPPED):
                 (self.path / left_over).unlink(missing_ok=True)
             self.write("plan.yaml", yaml.safe_dump(plan.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
         if content.torn:
@@ -258,6 +261,11 @@ class RunFolder:
             pq.write_table(table, part, compression="zstd")
             os.replace(part, target)
 
+    def cross_check(self) -> None:
+        """Write ``cross_check.json``: the counters against the power readings, over the timelines of all sessions."""
+        if rows := [asdict(check) for check in cross_checks(self.path)]:
+            self.write_json(CROSS_CHECK, {"cross_check": rows})
+
     def close(self) -> None:
         """Close the ledger and let go of the lock."""
         os.close(self._ledger)
@@ -280,6 +288,36 @@ def _told(path: Path) -> Iterator[None]:
             f"{error.filename or path}: cannot be written ({error.strerror}); choose another folder with --out, "
             "or make room or ask for permission"
         ) from error
+
+
+def cross_checks(folder: Path) -> tuple[CrossCheck, ...]:
+    """Each counter of a run against its device's power readings, from the run's timeline; empty where it has none.
+
+    Raises:
+        UserError: a file of the timeline is damaged.
+    """
+    files = sorted((folder / "timeline").glob("*.parquet"))
+    if not files:
+        return ()
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from joulewise.energy.crosscheck import cross_check
+
+    names = ("source_id", "time_s", "energy_j", "power_w")
+    tables = []
+    for file in files:
+        try:
+            tables.append(pq.read_table(file, columns=list(names)))
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(
+                f"{file}: cannot be read, so counters and power readings are not compared ({error}); "
+                "copy it again from where it was run"
+            ) from error
+    table = pa.concat_tables(tables)
+    ids, *columns = (table[name].to_pylist() if name == "source_id" else table[name].to_numpy() for name in names)
+    return cross_check(ids, *(np.asarray(column, dtype=np.float64) for column in columns))
 
 
 def new_run_folder(plan: Plan) -> Path:
@@ -324,7 +362,7 @@ def load(runs: os.PathLike[str] | str | Iterable[os.PathLike[str] | str]) -> Run
         name = _unique(folder.resolve().name, named)
         named[name] = folder
         plans[name] = _recorded_plan(folder / "plan.yaml").model_dump(mode="json")
-        parts = [read_json(folder / part) for part in ("environment.json", IDLE, SKIPPED)]
+        parts = [read_json(folder / part) for part in ("environment.json", IDLE, CROSS_CHECK, SKIPPED)]
         environments[name] = {key: value for part in parts for key, value in part.items()}
         for task, faults in parts[-1].get("skipped", {}).items():
             warnings.append(

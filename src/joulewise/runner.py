@@ -130,6 +130,10 @@ def run(
                     engine.close()
         finally:
             out.append_timeline(meter.drain_timeline())
+        try:
+            out.cross_check()
+        except UserError as error:
+            session.tell("notice", str(error))
         return session.result()
 
 
@@ -236,7 +240,7 @@ class _Session:
                 engine.generate(request, decoding)
 
     def _idle(self, label: str, when: Literal["before", "after"], stop: threading.Event) -> None:
-        """Power at rest with the weights resident. ``analysis/net.py`` takes it off; a Trial's own joules stay gross."""
+        """Power at rest with the weights resident. Trials keep their gross joules; analysis takes this off."""
         if self.plan.idle_baseline_s == 0 or stop.is_set():
             return
         self.tell("idle", f"measuring idle power for {self.plan.idle_baseline_s:g} s")

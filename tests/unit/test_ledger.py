@@ -318,7 +318,7 @@ def test_skipped_lines_are_warned_of(tmp_path: Path) -> None:
     assert table.environments["run"]["skipped"]["starter-maths"][0] == "q.jsonl:3: not valid JSON"
 
 
-@pytest.mark.parametrize("name", ["environment.json", "idle.json", "skipped.json"])
+@pytest.mark.parametrize("name", ["environment.json", "idle.json", "cross_check.json", "skipped.json"])
 @pytest.mark.parametrize("content", [b"", b'{"machine": {"cpu": "X', b"[]", b"null", b"\xff\xfe"])
 def test_a_damaged_small_file_is_named_with_the_way_out(tmp_path: Path, name: str, content: bytes) -> None:
     run = whole_run(tmp_path)

@@ -321,6 +321,20 @@ def test_a_second_ctrl_c_ends_the_idle_reading_after_the_trials(tmp_path: Path, 
     assert [when for when, _ in idle_readings(tmp_path / "run")] == ["before"]
 
 
+def test_a_run_compares_its_counters_with_the_power_readings(
+    tmp_path: Path, meter: Meter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("joulewise.energy.crosscheck.LEAST_S", 0.0)
+    plan = make_plan(questions_task(tmp_path, ["a", "b"]))
+    run(plan, tmp_path / "run", meter=meter)
+    found = {c["source_id"]: c["gap"] for c in load(tmp_path / "run").environments["run"]["cross_check"]}
+    assert found == pytest.approx({"fake:gpu": 0.0, "fake:cpu": 0.0, "fake:dram": 0.0}, abs=1e-6)
+    (tmp_path / "run" / "timeline" / "00000.parquet").write_bytes(b"PAR1")
+    told: list[str] = []
+    run(plan, tmp_path / "run", meter=meter, resume=True, on_progress=lambda p: told.append(p.text))
+    assert any("00000.parquet: cannot be read" in text for text in told)
+
+
 def test_the_run_folder_tells_the_whole_story(tmp_path: Path, meter: Meter) -> None:
     result = run(make_plan(questions_task(tmp_path, ["a"])), tmp_path / "run", meter=meter)
     environment = load(result).environments["run"]
