@@ -272,6 +272,7 @@ def test_help_of_every_command(folder: Path) -> None:
         done = joulewise(folder, command, "--help")
         assert done.returncode == 0
         assert "Usage" in done.stdout
+        assert "...." not in done.stdout
 
 
 def test_the_schema_is_printed(folder: Path) -> None:

@@ -65,7 +65,7 @@ class Remaining:
     def text(self, progress: Progress) -> str:
         """``about 3 min left``; empty before there is anything to judge by."""
         now = time.monotonic()
-        if progress.stage != "trial":
+        if progress.stage != "trial" or progress.done == progress.total:
             return ""
         if self.first_s is None:
             self.first_s, self.first_done = now, progress.done

@@ -19,7 +19,7 @@ STDOUT = Path("-")
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, as `joulewise run` makes them.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, as `joulewise run` makes them.")],
     html: Annotated[
         Path | None,
         typer.Option(
