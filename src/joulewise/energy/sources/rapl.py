@@ -49,7 +49,7 @@ class RaplSource:
         try:
             energy_j, fault = _number(self._file) / 1e6, None
         except (OSError, ValueError) as error:
-            energy_j, fault = None, f"cannot read {self._file}: {error}"
+            energy_j, fault = None, _unreadable(self._file, error)
         end_s = self._clock()
         return Reading((start_s + end_s) / 2, end_s - start_s, energy_j, fault=fault)
 
@@ -87,7 +87,7 @@ def discover(root: Path = ROOT, clock: Callable[[], float] = time.monotonic) -> 
             reason = f"{zone / 'energy_uj'} may be read by root only"
             absent.append(Absent("rapl", component, True, reason, REMEDY.format(root=root)))
         except (OSError, ValueError) as error:
-            absent.append(Absent("rapl", component, True, f"cannot read {zone / 'energy_uj'}: {error}"))
+            absent.append(Absent("rapl", component, True, _unreadable(zone / "energy_uj", error)))
         else:
             sources.append(source)
     told = {s.spec.component for s in sources} | {a.component for a in absent}
@@ -137,6 +137,12 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="ascii").strip()
     except OSError:
         return ""
+
+
+def _unreadable(file: Path, error: OSError | ValueError) -> str:
+    """Why a counter gave nothing, in words: the system's own for the fault, without its number."""
+    why = error.strerror if isinstance(error, OSError) else "what stands there is no number"
+    return f"cannot read {file}: {why or 'the system does not say why'}"
 
 
 def _number(file: Path) -> int:
