@@ -126,7 +126,8 @@ class TransformersEngine:
                 "library would rewrite its head for good. Set temperature: 0, or take a draft of the target's family."
             )
         prompt = self._encode(target, request.messages)
-        self._check_context(target, draft, prompt, request.max_new_tokens)
+        with quiet():  # decoding for a draft's tokenizer warns of clean-up that it leaves out
+            self._check_context(target, draft, prompt, request.max_new_tokens)
         if draft is not None:
             set_draft(draft.loaded, decoding)
         # Validation in the library wants the tokenizers where the models' rows differ, and only there.
@@ -162,8 +163,10 @@ class TransformersEngine:
         ends = () if request.ignore_eos else target.eos_token_ids
         length = next((i + 1 for i, token in enumerate(new) if token in ends), len(new))
         produced = sum(r.accepted + 1 for r in rounds) if rounds else len(new)
+        with quiet():
+            text = target.tokenizer.decode(new[:length], skip_special_tokens=True)
         generation = Generation(
-            text=target.tokenizer.decode(new[:length], skip_special_tokens=True),
+            text=text,
             token_ids=tuple(new[:length]),
             prompt_tokens=prompt.shape[1],
             finish_reason="eos" if new and new[length - 1] in ends else "length",
