@@ -78,12 +78,14 @@ class Grid:
         columns: headings of the figures (task, decoding and n apart).
         rows: by task and decoding.
         notes: what belongs under it.
+        absolute: whether joules stand in it, and not only their ratios.
     """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+    absolute: bool = False
 
     @property
     def counts_questions(self) -> bool:
@@ -133,7 +135,7 @@ def _savings(section: Section) -> Grid:
 
 def _joules(section: Section, component: ComponentName) -> Grid:
     found = [cost.component(component) for cost in section.costs]
-    return _grid(
+    grid = _grid(
         f"Joules, {COMPONENT_NAMES[component]}",
         [cost.key for cost in section.costs],
         (
@@ -143,6 +145,7 @@ def _joules(section: Section, component: ComponentName) -> Grid:
             _quantities("J per correct answer", [c.energy_per_correct_answer_j for c in found]),
         ),
     )
+    return replace(grid, absolute=True)
 
 
 def _answers(section: Section, component: ComponentName, summary: Summary) -> Grid:
@@ -166,7 +169,8 @@ def _answers(section: Section, component: ComponentName, summary: Summary) -> Gr
         told = "; ".join(f"{n:,} x {note}" for note, n in cost.score_notes[:5])
         if told:
             notes.append(f"{cost.key.task}, {cost.key.decoding}: answers that failed in a way of their own: {told}.")
-    return _grid("Answers, speed and watt-hours", [cost.key for cost in costs], columns, notes)
+    grid = _grid("Answers, speed and watt-hours", [cost.key for cost in costs], columns, notes)
+    return replace(grid, absolute=True)
 
 
 def _currency(summary: Summary) -> str:
@@ -206,7 +210,7 @@ def _rate(acceptance: Acceptance) -> str:
 
 def _lossless(section: Section) -> Grid:
     found = section.lossless
-    notes = dict.fromkeys(f"The checks say: {note}" for verdicts in found for note in verdicts.notes[:3])
+    notes = dict.fromkeys(f"Remark of the check: {note}." for verdicts in found for note in verdicts.notes[:3])
     return _grid(
         "Same output as vanilla?",
         [verdicts.key for verdicts in found],

@@ -3,13 +3,14 @@ r"""The report's tables as LaTeX with booktabs: to be ``\input`` in a paper."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
+from textwrap import wrap
 
 from joulewise.report.grids import Grid, Shown, grids
 from joulewise.report.markdown import MODELLED, has_modelled, words
 from joulewise.report.summary import Section, Summary, sections
-from joulewise.report.text import headlines, nothing_to_show, run_lines, trial_notes, trust_notes
+from joulewise.report.text import gain_note, headlines, nothing_to_show, run_lines, trial_notes, trust_notes
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -35,9 +36,12 @@ _SPECIAL = {
     "…": r"\ldots{}",
 }
 
+_WIDEST = 16
+"""Characters in a line of a figure's cell: five such columns fit the text width of an article."""
+
 
 def render(summary: Summary) -> str:
-    """The tables of a report, each a ``table`` with caption and label; what was run stands above them as comments.
+    """The tables of a report, each a ``table*`` with caption and label; what was run stands above them as comments.
 
     Args:
         summary: what to show.
@@ -63,7 +67,7 @@ def _lines(summary: Summary) -> Iterator[str]:
         yield from _comment(f"Run {run.name}")
         for name, told in run_lines(run):
             yield from _comment(f"{name}: {told}")
-        for note in trial_notes(run, summary):
+        for note in (*trust_notes(run), *trial_notes(run, summary)):
             yield from _comment(note)
         nothing = nothing_to_show(run, summary)
         if nothing:
@@ -72,8 +76,8 @@ def _lines(summary: Summary) -> Iterator[str]:
             for line in headlines(section, run):
                 yield from _comment(line)
             for grid in grids(section, summary):
-                notes = [*grid.notes, *trust_notes(run)]
-                yield from _table(grid, section, f"{number}-{place}", notes)
+                gain = gain_note(run) if grid.absolute else None
+                yield from _table(grid, section, f"{number}-{place}", [*grid.notes, *([gain] if gain else [])])
     for warning in summary.warnings:
         yield from _comment(warning)
 
@@ -85,26 +89,45 @@ def _comment(text: str) -> Iterator[str]:
 def _table(grid: Grid, section: Section, place: str, notes: list[str]) -> Iterator[str]:
     columns = [*(["n"] if grid.counts_questions else []), *grid.columns]
     name = re.sub(r"[^a-z]+", "-", grid.title.lower()).strip("-")
-    yield from ("", r"\begin{table}", r"\centering")
+    # In one column table* is table; in two it has the width that these columns need.
+    yield from ("", r"\begin{table*}[tbp]", r"\centering\footnotesize\setlength{\tabcolsep}{3pt}")
     where = f"{section.model} ({section.engine}), {section.reasoning}, run {section.run}"
-    yield rf"\caption{{{escaped(f'{grid.title}. {where}.')}}}"
-    yield rf"\label{{tab:joulewise-{place}-{name}}}"
+    stop = "" if grid.title.endswith("?") else "."
+    yield rf"\caption{{{escaped(f'{grid.title}{stop} {where}.')}}}"
+    yield rf"\label{{tab:joulewise-{place}-{name}}}\par\smallskip"
     yield rf"\begin{{tabular}}{{l{'r' * grid.counts_questions}{'l' * len(grid.columns)}}}"
     yield r"\toprule"
-    yield rf"{' & '.join(map(escaped, ('decoding', *columns)))} \\"
+    yield from _rows([_wrapped(heading) for heading in ("decoding", *columns)])
     for task, rows in groupby(grid.rows, key=lambda row: row.task):
         yield r"\midrule"
         yield rf"\multicolumn{{{len(columns) + 1}}}{{l}}{{\textit{{{escaped(task)}}}}} \\"
         for row in rows:
-            n = [f"{row.n or 0:,}"] if grid.counts_questions else []
-            yield rf"{' & '.join([escaped(row.decoding), *n, *map(_figure, row.figures)])} \\"
+            n = [[f"{row.n or 0:,}"]] if grid.counts_questions else []
+            yield from _rows([[row.decoding], *n, *map(_figure, row.figures)])
     yield from (r"\bottomrule", r"\end{tabular}")
     if has_modelled([grid]):
         notes = [MODELLED, *notes]
     if notes:
-        yield rf"\par\smallskip\footnotesize {' '.join(map(escaped, notes))}"
-    yield r"\end{table}"
+        yield r"\par\smallskip\begin{minipage}{\linewidth}"
+        yield from (rf"{escaped(note)}\par" for note in notes)
+        yield r"\end{minipage}"
+    yield r"\end{table*}"
 
 
-def _figure(shown: Shown) -> str:
-    return escaped(words(shown))
+def _rows(cells: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Cells of several lines, top to top: each line is a row of the tabular."""
+    for i in range(max(map(len, cells))):
+        yield rf"{' & '.join(escaped(cell[i]) if i < len(cell) else '' for cell in cells)} \\"
+
+
+def _figure(shown: Shown) -> list[str]:
+    """A figure, its interval and its verdict, one below the other; ``†`` stands for modelled."""
+    if shown.bars:
+        return _wrapped(re.sub(r"(?<=\d:) ", "\N{NO-BREAK SPACE}", words(shown)))
+    modelled = shown.mark == "modelled"
+    lines = (shown.main + "†" * modelled, shown.detail, None if modelled else shown.mark)
+    return [line for whole in lines if whole for line in _wrapped(whole)]
+
+
+def _wrapped(text: str) -> list[str]:
+    return wrap(text, _WIDEST, break_long_words=False, break_on_hyphens=False) or [""]

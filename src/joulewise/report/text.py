@@ -140,7 +140,7 @@ def _idle_lines(idle: Sequence[IdlePower]) -> list[tuple[str, str]]:
 
 
 def _powers(baselines: Sequence[IdlePower]) -> str:
-    """The power of one component with one engine: a range where a resumed run took several baselines."""
+    """The power of one component with one engine: a range over baselines (before, after, resumed)."""
     watts = sorted(baseline.power_w for baseline in baselines)
     ends = " to ".join(dict.fromkeys((figure(watts[0]), figure(watts[-1]))))
     kinds = dict.fromkeys(b.provenance for b in baselines if b.provenance not in (None, "measured"))
@@ -239,13 +239,19 @@ def trust_notes(run: RunFacts) -> list[str]:
     if run.modelled:
         names = " and ".join(COMPONENT_NAMES[c] for c in run.modelled)
         notes.append(f"The joules of {names} are modelled, not measured. {NO_PARADOX}")
-    unknown_gain = [COMPONENT_NAMES[o.component] for o in run.origins if o.gain_unknown]
-    if unknown_gain:
-        notes.append(
-            f"The sensor gain of {' and '.join(unknown_gain)} is not known, so the intervals of absolute joules "
-            "leave it out. In a component's own saving it cancels."
-        )
-    return notes
+    gain = gain_note(run)
+    return [*notes, gain] if gain else notes
+
+
+def gain_note(run: RunFacts) -> str | None:
+    """Which sensors' gain is not known and what that means, in two sentences; None where all are known."""
+    unknown = [COMPONENT_NAMES[o.component] for o in run.origins if o.gain_unknown]
+    if not unknown:
+        return None
+    return (
+        f"The sensor gain of {' and '.join(unknown)} is not known, so the intervals of absolute joules leave it out. "
+        "In a component's own saving it cancels."
+    )
 
 
 def trial_notes(run: RunFacts, summary: Summary) -> list[str]:

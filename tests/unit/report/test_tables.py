@@ -45,12 +45,16 @@ def test_every_figure_of_the_grids_is_in_both(summary):
         for line in grid.rows:
             for shown in line.figures:
                 assert markdown._escaped(words(shown)) in md
-                assert latex.escaped(words(shown)) in tex
+                for piece in (shown.main, shown.detail, None if shown.mark == "modelled" else shown.mark):
+                    assert all(latex.escaped(line) in tex for line in latex._wrapped(piece or ""))
 
 
 def test_modelled_figures_are_marked_and_the_mark_is_explained(summary):
-    for text, mark in ((markdown.render(summary), "†"), (latex.render(summary), r"\textsuperscript{\dag}")):
-        assert re.search(rf"\d{re.escape(mark)} \(", text)
+    for text, mark, after in (
+        (markdown.render(summary), "†", r" \("),
+        (latex.render(summary), r"\textsuperscript{\dag}", " "),
+    ):
+        assert re.search(rf"\d{re.escape(mark)}{after}", text)
         assert f"{mark} Modelled, not measured" in text
     plain = summarise(table([row(question=f"q{i}", energy=[part("gpu", 1.0)]) for i in range(5)]))
     assert "†" not in markdown.render(plain)
@@ -102,9 +106,9 @@ def test_no_name_breaks_a_latex_table(name):
         columns = re.match(r"\\begin\{tabular\}\{(\w+)\}", line)
         if columns:
             width = len(columns[1])
-        elif line.endswith(r"\\") and not line.startswith(r"\multicolumn"):
+        elif line.endswith(r" \\") and not line.startswith(r"\multicolumn"):
             assert bare.count("&") == width - 1, line
-    for environment in ("table", "tabular"):
+    for environment in ("table*", "tabular"):
         assert text.count(rf"\begin{{{environment}}}") == text.count(rf"\end{{{environment}}}")
     labels = re.findall(r"\\label\{(.*?)\}", text)
     assert len(labels) == len(set(labels)) == text.count(r"\caption{")
@@ -121,6 +125,7 @@ def test_a_tex_engine_takes_it(summary, tmp_path):
     )
     done = subprocess.run([tex, "x.tex"], cwd=tmp_path, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout
 
 
 def notes(rows):
