@@ -85,7 +85,7 @@ def summarise(
         currency,
         tuple(run_facts(name, table) for name in sorted(names, key=natural_order)),
         savings(cells),
-        costs(cells, price_per_kwh, table.environments),
+        costs(cells, price_per_kwh),
         acceptances(cells),
         lossless(cells),
         tuple(table.warnings),
