@@ -16,6 +16,12 @@ from joulewise.engines.engine import CheckStatus, FinishReason, Generation, Loss
 SCHEMA_VERSION = 2
 """Raised when a line's meaning changes; a reader refuses lines of a newer version."""
 
+NET_POLICY = (
+    "net joules = gross joules - idle power x seconds; idle power = mean of all readings before and after an engine's "
+    "Trials, its weights resident"
+)
+"""What is taken off where net joules are shown; ``idle.json`` and the report's JSON name it."""
+
 
 class Record(BaseModel):
     """Base of all ledger values."""

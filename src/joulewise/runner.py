@@ -26,7 +26,7 @@ from joulewise.ledger import IDLE, SKIPPED, RunFolder, read_json
 from joulewise.plan import Plan
 from joulewise.pollution import cpu_use, other_cores
 from joulewise.reasoning import Answer
-from joulewise.records import Check, EnergyRecord, GenerationRecord, ReadingRecord, Trial
+from joulewise.records import NET_POLICY, Check, EnergyRecord, GenerationRecord, ReadingRecord, Trial
 from joulewise.schedule import Job, QuestionsByTask, Skipped, blocks, check_supported, open_tasks, schedule
 from joulewise.tasks.task import question_hash
 
@@ -262,7 +262,8 @@ class _Session:
             }
             for part in window.energy.components
         ]
-        self.out.write_json(IDLE, {"idle": read_json(self.out.path / IDLE).get("idle", []) + rows})
+        known = read_json(self.out.path / IDLE).get("idle", [])
+        self.out.write_json(IDLE, {"net_policy": NET_POLICY, "idle": known + rows})
 
     def _trial(self, engine: Engine, job: Job) -> None:
         """Measure one Trial, again where others' CPU use polluted it and the plan asks for reruns."""

@@ -23,6 +23,7 @@ from joulewise.analysis.cells import (
 )
 from joulewise.analysis.intervals import Floats, Quantity, joint_provenance, unknown_quantity
 from joulewise.analysis.log_ratio import LogRatio, log_ratio
+from joulewise.analysis.net import idle_readings
 from joulewise.energy.reading import Z95, ComponentName, Provenance
 from joulewise.table import RunTable
 
@@ -322,18 +323,13 @@ def _drift(pair: _Pair, tables: Sequence[RunTable], engine: str, component: Comp
 
 
 def _idle(table: RunTable, engine: str, component: str) -> list[tuple[float, float]]:
-    """Measured idle power in each run and its standard uncertainty: two window ends, each P T / sqrt(12)."""
-    found = []
-    for environment in table.environments.values():
-        periods = [s.get("update_period_s") or 0.0 for s in _sources(environment, component)]
-        found += [
-            (idle["power_w"], idle["power_w"] * max(periods, default=0.0) / math.sqrt(6) / idle["duration_s"])
-            for idle in environment.get("idle") or []
-            if (idle.get("engine"), idle.get("component"), idle.get("provenance")) == (engine, component, "measured")
-            and idle.get("power_w")
-            and idle.get("duration_s")
-        ]
-    return found
+    """Measured idle power in each run and its standard uncertainty."""
+    return [
+        (reading.power_w, reading.standard_w)
+        for environment in table.environments.values()
+        for reading in idle_readings(environment, engine, component)
+        if reading.provenance == "measured"
+    ]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -8,16 +8,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from joulewise.analysis.cells import Cell, CellKey, dense, exact_sum, nothing_to_divide, sum_by_unit, why_no_energy
+from joulewise.analysis.cells import (
+    Cell,
+    CellKey,
+    dense,
+    exact_sum,
+    nothing_to_divide,
+    parts_of,
+    sum_by_unit,
+    why_no_energy,
+)
 from joulewise.analysis.intervals import (
     MIN_QUESTIONS,
     TOO_FEW,
@@ -30,6 +40,7 @@ from joulewise.analysis.intervals import (
     unknown_quantity,
     wilson,
 )
+from joulewise.analysis.net import NOT_MEASURED, Idle, NetCost, common_j, idle_powers, net_quantity, sum_idle
 from joulewise.energy.reading import ComponentName, Provenance
 
 COMPONENTS: tuple[ComponentName, ...] = ("gpu", "cpu", "dram", "total")
@@ -58,6 +69,7 @@ class ComponentCost:
             that of the energy per answer over the upper end of the accuracy.
         energy_per_1000_output_tokens_wh, energy_per_million_output_tokens_kwh: the second in other units.
         price_per_1000_output_tokens: in the currency of the price given; None where none was given.
+        net: the same less what idling would have drawn; all the others are gross.
     """
 
     component: ComponentName
@@ -68,6 +80,7 @@ class ComponentCost:
     energy_per_1000_output_tokens_wh: Quantity
     energy_per_million_output_tokens_kwh: Quantity
     price_per_1000_output_tokens: Quantity | None
+    net: NetCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +116,27 @@ class CellCost:
         return next(c for c in self.components if c.component == name)
 
 
-def costs(cells: Iterable[Cell], price_per_kwh: float | None = None) -> tuple[CellCost, ...]:
+Environments: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+
+def costs(
+    cells: Iterable[Cell], price_per_kwh: float | None = None, environments: Environments = MappingProxyType({})
+) -> tuple[CellCost, ...]:
     """The cost of every cell.
 
     Args:
         cells: from ``split``.
         price_per_kwh: price of a kilowatt-hour, in any currency; None leaves prices out.
+        environments: as in ``RunTable``: they tell the idle power, without which net joules are unknown.
     """
-    return tuple(cell_cost(cell, price_per_kwh) for cell in cells)
+    return tuple(cell_cost(cell, price_per_kwh, environments) for cell in cells)
 
 
-def cell_cost(cell: Cell, price_per_kwh: float | None = None) -> CellCost:
+def cell_cost(
+    cell: Cell, price_per_kwh: float | None = None, environments: Environments = MappingProxyType({})
+) -> CellCost:
     """The cost of one cell; arguments as for ``costs``."""
+    idle = idle_powers(environments.get(cell.key.run, {}), cell.key.engine)
     samples: dict[bytes, _Sample] = {}
 
     def sample(keep: npt.NDArray[np.bool_]) -> _Sample:
@@ -136,7 +158,7 @@ def cell_cost(cell: Cell, price_per_kwh: float | None = None) -> CellCost:
         tuple(sorted(notes.items(), key=lambda item: (-item[1], item[0]))),
         everything.ratio("duration_s", "output_tokens", "measured"),
         everything.ratio("output_tokens", "duration_s", "measured"),
-        tuple(_component(cell, name, accuracy, price_per_kwh, sample) for name in COMPONENTS),
+        tuple(_component(cell, name, accuracy, price_per_kwh, idle, sample) for name in COMPONENTS),
     )
 
 
@@ -172,6 +194,13 @@ class _Sample:
             return np.ones(len(self.codes))
         return self.cell.numbers(name)[self.keep]
 
+    def provenances(self, component: ComponentName) -> list[str | None]:
+        """All provenances of a component's joules."""
+        found: list[str | None] = (
+            self.cell.rows[f"{component}_provenance"].filter(pa.array(self.keep)).unique().to_pylist()
+        )
+        return found
+
     @cached_property
     def again(self) -> dict[str, Floats]:
         """Sums over bootstrap samples of the questions of the columns in ``_RESAMPLED`` that are known throughout."""
@@ -203,22 +232,28 @@ _MakeSample: TypeAlias = Callable[[npt.NDArray[np.bool_]], _Sample]
 
 
 def _component(
-    cell: Cell, name: ComponentName, accuracy: Quantity, price_per_kwh: float | None, make_sample: _MakeSample
+    cell: Cell,
+    name: ComponentName,
+    accuracy: Quantity,
+    price_per_kwh: float | None,
+    idle: Mapping[str, Idle],
+    make_sample: _MakeSample,
 ) -> ComponentCost:
     energy = f"{name}_energy_j"
     known = ~np.isnan(cell.numbers(energy))
     sample = make_sample(known)
     if known.any():
-        kinds = cell.rows[f"{name}_provenance"].filter(pa.array(known)).unique().to_pylist()
-        provenance, common = joint_provenance(kinds), _common(sample, name)
+        provenance, common = joint_provenance(sample.provenances(name)), _common(sample, name)
         per_token, per_output_token, per_answer = (
             sample.ratio(energy, below, provenance, common)
             for below in ("prompt_and_output_tokens", "output_tokens", "answers")
         )
         per_correct = _per_correct(cell, name, known, accuracy, provenance, make_sample)
+        net = _net(sample, name, idle)
     else:
         reason = why_no_energy(name, cell.provenances(name)) if cell.rows.num_rows else "no Trial succeeded"
         per_token = per_output_token = per_answer = per_correct = unknown_quantity(reason)
+        net = NetCost(None, per_answer, per_answer)
     return ComponentCost(
         name,
         per_token,
@@ -228,7 +263,41 @@ def _component(
         per_output_token.scaled(WH_PER_1000_TOKENS),
         per_output_token.scaled(KWH_PER_MILLION_TOKENS),
         None if price_per_kwh is None else per_output_token.scaled(WH_PER_1000_TOKENS / 1000 * price_per_kwh),
+        net,
     )
+
+
+def _net(sample: _Sample, component: ComponentName, idle: Mapping[str, Idle]) -> NetCost:
+    parts = parts_of(component, sample.cell.provenances)
+    if not all(part in idle for part in parts):
+        missing = unknown_quantity(NOT_MEASURED, sample.n, len(sample.codes))
+        return NetCost(None, missing, missing)
+    taken = sum_idle([idle[part] for part in parts])
+    duration_s = exact_sum(sample.column("duration_s"))
+    energy_j, gain_j = (
+        {part: exact_sum(sample.column(f"{part}_{name}_j")) for part in parts} for name in ("energy", "gain")
+    )
+    common = common_j(parts, energy_j, gain_j, idle, duration_s)
+    net_j = exact_sum(sample.column(f"{component}_energy_j")) - taken.power_w * duration_s
+    again_j = sample.again[f"{component}_energy_j"] - taken.power_w * sample.again["duration_s"]
+    provenances = (*sample.provenances(component), taken.provenance)
+
+    def over(below: str) -> Quantity:
+        under = exact_sum(sample.column(below))
+        if under <= 0.0:
+            return unknown_quantity(nothing_to_divide(below), sample.n, len(sample.codes))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            replicates = again_j / sample.again[below]
+        return net_quantity(
+            net_j / under,
+            replicates,
+            common=common / under,
+            n_questions=sample.n,
+            n_trials=len(sample.codes),
+            provenances=provenances,
+        )
+
+    return NetCost(taken, over("output_tokens"), over("answers"))
 
 
 def _common(sample: _Sample, component: ComponentName) -> float:

@@ -15,6 +15,7 @@ from joulewise.analysis.lossless import Lossless, lossless
 from joulewise.analysis.per_token import CellCost, costs
 from joulewise.analysis.savings import Saving, savings
 from joulewise.energy.reading import ComponentName
+from joulewise.records import NET_POLICY
 from joulewise.report.run_facts import RunFacts, run_facts
 from joulewise.table import RunTable
 
@@ -32,6 +33,7 @@ class Summary:
         without_polluted: polluted Trials were left out of all figures but the counts in ``runs``.
         price_per_kwh, currency: as given; the price is None where none was.
         runs: what was run.
+        net_policy: what is taken off in the net joules of ``costs``.
         savings, costs, acceptance, lossless: the figures, one entry a cell.
         warnings: what was noticed while reading.
     """
@@ -42,6 +44,7 @@ class Summary:
     price_per_kwh: float | None
     currency: str
     runs: tuple[RunFacts, ...]
+    net_policy: str
     savings: tuple[Saving, ...]
     costs: tuple[CellCost, ...]
     acceptance: tuple[Acceptance, ...]
@@ -84,8 +87,9 @@ def summarise(
         price_per_kwh,
         currency,
         tuple(run_facts(name, table) for name in sorted(names, key=natural_order)),
+        NET_POLICY,
         savings(cells),
-        costs(cells, price_per_kwh),
+        costs(cells, price_per_kwh, table.environments),
         acceptances(cells),
         lossless(cells),
         tuple(table.warnings),
