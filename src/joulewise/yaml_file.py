@@ -169,5 +169,7 @@ def _fields_beside(model: type[BaseModel], loc: Sequence[str | int]) -> list[str
                 following.append(node["properties"][step])
             elif node.get("properties", {}).get("kind", {}).get("const") == step:
                 following.append(node)
+            elif isinstance(node.get("additionalProperties"), dict):  # a mapping from names of the user's own
+                following.append(node["additionalProperties"])
         here = following
     return sorted({p for h in here for o in options(h) for p in o.get("properties", {})})

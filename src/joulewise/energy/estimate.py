@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+from joulewise.energy.calibration import corrected
 from joulewise.energy.reading import ComponentEnergy, unknown
 from joulewise.energy.source import SourceSpec
 from joulewise.energy.track import POWER_HELD_S, Edge
@@ -86,23 +88,28 @@ def _finish(
     bound_j: tuple[float, float] | None = None,
     notes: list[str] | None = None,
 ) -> ComponentEnergy:
-    """Add what every window of the source has in common: gain, offset, and the source's own note."""
+    """Correct by the source's calibration; add what all its windows have in common: gain, offset, and its own note."""
     notes = [*(notes or []), *([spec.note] if spec.note else [])]
     if spec.gain is None:
         notes.append("the sensor's gain is unknown and left out of the interval")
-    return ComponentEnergy(
-        spec.component,
-        spec.provenance,
-        energy_j,
-        start_edge_j=edges_j[0],
-        end_edge_j=edges_j[1],
-        sampling_j=sampling_j,
-        gain_j=(spec.gain or 0.0) * energy_j,
-        offset_j=spec.offset_w * duration_s,
-        bound_j=bound_j,
-        source_ids=(spec.source_id,),
-        note="; ".join(notes) or None,
+    part = corrected(
+        spec,
+        ComponentEnergy(
+            spec.component,
+            spec.provenance,
+            energy_j,
+            start_edge_j=edges_j[0],
+            end_edge_j=edges_j[1],
+            sampling_j=sampling_j,
+            offset_j=spec.offset_w * duration_s,
+            bound_j=bound_j,
+            source_ids=(spec.source_id,),
+            note="; ".join(notes) or None,
+        ),
+        duration_s,
     )
+    assert part.energy_j is not None
+    return replace(part, gain_j=(spec.gain or 0.0) * part.energy_j)
 
 
 def _unknown(spec: SourceSpec, reason: str) -> ComponentEnergy:

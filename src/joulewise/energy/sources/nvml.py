@@ -1,14 +1,20 @@
-"""NVML: the energy counter of every NVIDIA GPU that CUDA shows this process."""
+"""NVML: the energy counter of every NVIDIA GPU that CUDA shows this process.
+
+Cards without a counter (before Volta) are told by their integrated power, and marked so.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from joulewise.energy.calibration import calibrated
+from joulewise.energy.power_integral import PowerIntegral
 from joulewise.energy.reading import Reading
 from joulewise.energy.source import Absent, Discovery, Source, SourceSpec
 
@@ -27,40 +33,63 @@ PEAK = 1.25
 """A card overshoots its power limit until its regulator acts: an H200 limited to 700 W drew 817 W for 100 ms."""
 
 
+UNSEEN_GAIN = 0.1
+"""Relative standard uncertainty of integrated power beside the sensor's own: what its readings leave out.
+
+Cards before Volta average 10 ms of every 20 ms, or a tenth of a second (Yang, Adamek and Armour, SC'24).
+"""
+
+
 class NvmlSource:
     """One GPU.
 
+    Another library in this process may shut NVML down; the source then starts it again and asks once more.
+
     Args:
         nvml: the module ``pynvml``, or one like it; initialised, and shut down once by ``close``.
-        handle: the GPU's handle.
+        uuid: the GPU's UUID.
         spec: what it is.
         clock: monotonic clock, in seconds.
+        counter: whether the card has an energy counter; else its power is integrated.
     """
 
-    def __init__(self, nvml: Any, handle: Any, spec: SourceSpec, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        nvml: Any,
+        uuid: str,
+        spec: SourceSpec,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        counter: bool = True,
+    ) -> None:
         self.spec = spec
-        self._nvml, self._handle, self._clock = nvml, handle, clock
+        self._nvml, self._uuid, self._clock = nvml, uuid, clock
+        self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
         self._open = True
-        self._has_instant_power = self._instant_power_w() is not None
+        self._integral = None if counter else PowerIntegral()
+        try:
+            self._has_instant_power = self._instant_power_w() is not None
+        except nvml.NVMLError:  # a card or driver that does not know the field
+            self._has_instant_power = False
 
     def read(self) -> Reading:
         """Counter and power. The counter takes 3 to 4 ms on an H200, of CPU time too."""
+        if self._integral is not None:
+            return self.sample()
         start_s = self._clock()
-        energy_j, fault = None, None
-        try:
-            energy_j = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1000
-        except self._nvml.NVMLError as error:
-            fault = f"NVML: {error}"
+        energy_j, fault = self._ask(lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1000)
         end_s = self._clock()
-        power_w = None if fault else self._power()[0]
+        power_w = None if fault else self._ask(self._power_w)[0]
         return Reading((start_s + end_s) / 2, end_s - start_s, energy_j, power_w, fault)
 
     def sample(self) -> Reading:
-        """The power alone, about 50 microseconds."""
+        """The power alone, about 50 microseconds; with its integral where there is no counter."""
         start_s = self._clock()
-        power_w, fault = self._power()
+        power_w, fault = self._ask(self._power_w)
         end_s = self._clock()
-        return Reading((start_s + end_s) / 2, end_s - start_s, None, power_w, fault)
+        time_s = (start_s + end_s) / 2
+        energy_j = None if self._integral is None or power_w is None else self._integral.add(time_s, power_w)
+        return Reading(time_s, end_s - start_s, energy_j, power_w, fault)
 
     def close(self) -> None:
         """Let go of NVML."""
@@ -68,25 +97,34 @@ class NvmlSource:
             self._open = False
             _shut_down(self._nvml)
 
-    def _power(self) -> tuple[float | None, str | None]:
-        """Watts, or why there are none.
+    def _ask(self, question: Callable[[], float | None]) -> tuple[float | None, str | None]:
+        """The answer, or why there is none."""
+        nvml = self._nvml
+        try:
+            try:
+                return question(), None
+            except nvml.NVMLError as error:
+                if error.value != nvml.NVML_ERROR_UNINITIALIZED or not self._open:
+                    raise
+                nvml.nvmlInit()
+                self._handle = nvml.nvmlDeviceGetHandleByUUID(self._uuid)
+                return question(), None
+        except nvml.NVMLError as error:
+            return None, f"NVML: {error}"
+
+    def _power_w(self) -> float | None:
+        """Watts.
 
         ``nvmlDeviceGetPowerUsage`` is a mean over the last second on most cards since Ampere (seen on an H200: 0.87 s
         to follow a step of the load, 0.08 s for the instantaneous field), so it serves older cards only.
         """
-        try:
-            if self._has_instant_power:
-                return self._instant_power_w(), None
-            return self._nvml.nvmlDeviceGetPowerUsage(self._handle) / 1000, None
-        except self._nvml.NVMLError as error:
-            return None, f"NVML: {error}"
+        if self._has_instant_power:
+            return self._instant_power_w()
+        return float(self._nvml.nvmlDeviceGetPowerUsage(self._handle) / 1000)
 
     def _instant_power_w(self) -> float | None:
         nvml = self._nvml
-        try:
-            (field,) = nvml.nvmlDeviceGetFieldValues(self._handle, [nvml.NVML_FI_DEV_POWER_INSTANT])
-        except nvml.NVMLError:
-            return None
+        (field,) = nvml.nvmlDeviceGetFieldValues(self._handle, [nvml.NVML_FI_DEV_POWER_INSTANT])
         return field.value.uiVal / 1000 if field.nvmlReturn == nvml.NVML_SUCCESS else None
 
 
@@ -159,67 +197,102 @@ def _discover(nvml: Any, environ: Mapping[str, str], clock: Callable[[], float])
             )
             continue
         try:
-            nvml.nvmlDeviceGetTotalEnergyConsumption(card.handle)
+            counter = _has_counter(nvml, card)
+            source = NvmlSource(nvml, card.uuid, _spec(nvml, card, order_note, counter), clock, counter=counter)
         except nvml.NVMLError as error:
-            absent.append(_no_counter(nvml, card, error))
+            absent.append(_unreadable(nvml, card, error))
             continue
         nvml.nvmlInit()  # counted: each source shuts down once
-        sources.append(NvmlSource(nvml, card.handle, _spec(nvml, card, order_note), clock))
+        sources.append(source)
     return Discovery(tuple(sources), tuple(absent))
 
 
-def _spec(nvml: Any, card: _Card, order_note: str | None) -> SourceSpec:
-    mig_note = "MIG mode: the figure is the whole card's, all its instances together" if _mig(nvml, card) else None
-    return SourceSpec(
-        source_id=f"nvml:{card.uuid}",
-        component="gpu",
-        device=card.name,
-        provenance="measured",
-        method="NVML energy counter",
-        update_period_s=UPDATE_PERIOD_S,
-        quantum_j=QUANTUM_J,
-        max_power_w=_max_power_w(nvml, card),
-        gain=GAIN,
-        offset_w=OFFSET_W,
-        note="; ".join(n for n in (mig_note, order_note) if n) or None,
+def _has_counter(nvml: Any, card: _Card) -> bool:
+    """Whether the card counts its energy; one that does not must at least tell its power."""
+    try:
+        nvml.nvmlDeviceGetTotalEnergyConsumption(card.handle)
+    except nvml.NVMLError as error:
+        if error.value != nvml.NVML_ERROR_NOT_SUPPORTED:
+            raise
+        nvml.nvmlDeviceGetPowerUsage(card.handle)
+        return False
+    return True
+
+
+def _spec(nvml: Any, card: _Card, order_note: str | None, counter: bool) -> SourceSpec:
+    notes = [
+        "MIG mode: the figure is the whole card's, all its instances together" if _mig(nvml, card) else None,
+        None if counter else "this card has no energy counter: its power readings are integrated, wide interval",
+        order_note,
+    ]
+    return calibrated(
+        SourceSpec(
+            source_id=f"nvml:{card.uuid}",
+            component="gpu",
+            device=card.name,
+            provenance="measured",
+            method="NVML energy counter" if counter else "NVML power readings, integrated",
+            update_period_s=UPDATE_PERIOD_S if counter else None,
+            quantum_j=QUANTUM_J if counter else 0.0,
+            # What an integral of readings misses is not bounded by the card's most.
+            max_power_w=_max_power_w(nvml, card) if counter else None,
+            gain=GAIN,
+            offset_w=OFFSET_W,
+            note="; ".join(n for n in notes if n) or None,
+        ),
+        unseen=0.0 if counter else UNSEEN_GAIN,
     )
 
 
 def _visible(nvml: Any, cards: list[_Card | None], environ: Mapping[str, str]) -> tuple[list[int], str | None]:
     """The NVML indices that CUDA shows, and a complaint about an entry that means no GPU.
 
-    CUDA reads the list from the left and stops at the first entry that it does not know; so does this. Negative
-    numbers, ``NoDevFiles`` and the empty string are the usual ways to end it on purpose.
+    CUDA reads the list from the left and stops at the first entry that it does not know or that has another form than
+    the first (number, GPU UUID, MIG UUID); so does this. Negative numbers, ``NoDevFiles`` and the empty string are the
+    usual ways to end it on purpose. An entry that comes twice hides every GPU.
     """
     text = environ.get("CUDA_VISIBLE_DEVICES")
     if text is None:
         return list(range(len(cards))), None
     visible: list[int] = []
-    for entry in (e.strip() for e in text.split(",")):
-        if entry in ("", "NoDevFiles") or (entry.startswith("-") and entry[1:].isdigit()):
+    seen: set[object] = set()
+    entries = [e.strip() for e in text.split(",")]
+    for entry in entries:
+        if entry in ("", "NoDevFiles") or re.match(r"-\d", entry):
             break
+        if _form(entry) != _form(entries[0]):
+            return visible, f"CUDA_VISIBLE_DEVICES names {entry!r} after {entries[0]!r}: CUDA takes one form in a list"
         matches = _matches(nvml, cards, entry)
         if len(matches) != 1:
             here = ", ".join(f"{c.index}: {c.uuid}" for c in cards if c)
             fits = "fits several GPUs" if matches else "is no GPU of this machine"
             return visible, f"CUDA_VISIBLE_DEVICES names {entry!r}, which {fits} ({here})"
-        if matches[0] not in visible:  # several MIG instances of one card
+        # A card may come once for each of its MIG instances.
+        key = entry.lower() if _form(entry) == "MIG-" else matches[0]
+        if key in seen:
+            return [], f"CUDA_VISIBLE_DEVICES names {entry!r} twice, so CUDA shows no GPU at all"
+        seen.add(key)
+        if matches[0] not in visible:
             visible.append(matches[0])
     return visible, None
 
 
+def _form(entry: str) -> str:
+    return next((prefix for prefix in ("GPU-", "MIG-") if entry.upper().startswith(prefix)), "number")
+
+
 def _matches(nvml: Any, cards: list[_Card | None], entry: str) -> list[int]:
     """Indices of the cards that an entry may mean: a number, a UUID or its beginning, a MIG instance."""
-    if entry.isdigit():
-        return [int(entry)] if int(entry) < len(cards) else []
-    known = [c for c in cards if c is not None]
-    if entry.startswith("GPU-"):
-        return [c.index for c in known if c.uuid.lower().startswith(entry.lower())]
-    if entry.startswith("MIG-GPU-"):  # the form of drivers before R470: MIG-<UUID of the card>/<gpu>/<compute instance>
-        parent = entry.removeprefix("MIG-").split("/")[0].lower()
-        return [c.index for c in known if c.uuid.lower() == parent]
-    if entry.startswith("MIG-"):
-        return [c.index for c in known if any(u.lower().startswith(entry.lower()) for u in _mig_uuids(nvml, c))]
+    if number := re.match(r"\+?(\d+)", entry):  # CUDA reads digits as far as they go
+        return [int(number[1])] if int(number[1]) < len(cards) else []
+    known, entry = [c for c in cards if c is not None], entry.lower()
+    if entry.startswith("gpu-"):
+        return [c.index for c in known if c.uuid.lower().startswith(entry)]
+    if entry.startswith("mig-gpu-"):  # the form of drivers before R470: MIG-<UUID of the card>/<gpu>/<compute instance>
+        parent = entry.removeprefix("mig-").split("/")[0]
+        return [c.index for c in known if c.uuid.lower().startswith(parent)]
+    if entry.startswith("mig-"):
+        return [c.index for c in known if any(u.lower().startswith(entry) for u in _mig_uuids(nvml, c))]
     return []
 
 
@@ -261,10 +334,10 @@ def _max_power_w(nvml: Any, card: _Card) -> float | None:
     return None
 
 
-def _no_counter(nvml: Any, card: _Card, error: Any) -> Absent:
+def _unreadable(nvml: Any, card: _Card, error: Any) -> Absent:
     device = f"{card.name} ({card.uuid})"
     if error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
-        return Absent("nvml", "gpu", True, f"{device} has no energy counter, which came with Volta", None)
+        return Absent("nvml", "gpu", True, f"{device} tells neither energy (since Volta) nor power", None)
     if error.value == nvml.NVML_ERROR_NO_PERMISSION:
         return Absent("nvml", "gpu", True, f"no permission to read {device}", _PERMISSION)
     return Absent("nvml", "gpu", True, f"{device}: {error}", "see whether nvidia-smi shows it; reset or reboot")

@@ -22,6 +22,19 @@ def error(name: str) -> pynvml.NVMLError:
 
 
 @dataclass
+class Clock:
+    """A monotonic clock that a test moves by hand."""
+
+    now_s: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@dataclass
 class Card:
     """One fake GPU; a field that is an error is raised when asked for."""
 
@@ -29,7 +42,7 @@ class Card:
     name: str = "NVIDIA H200"
     energy_mj: int | pynvml.NVMLError = 1_000_000
     average_mw: int | pynvml.NVMLError = 300_000
-    instant_mw: int | None = 400_000
+    instant_mw: int | pynvml.NVMLError | None = 400_000
     limit_mw: int | pynvml.NVMLError = 700_000
     mig: list[str] | None = None
     handle: pynvml.NVMLError | None = None
@@ -71,6 +84,14 @@ class FakeNvml:
         told(self.cards[index].handle)
         return self.cards[index]
 
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Card:  # noqa: N802
+        self._check_open()
+        return next(c for c in self.cards if c.uuid == uuid)
+
+    def _check_open(self) -> None:
+        if not self.open:
+            raise error("UNINITIALIZED")
+
     def nvmlDeviceGetUUID(self, card: Card | str) -> str:  # noqa: N802
         return card if isinstance(card, str) else card.uuid
 
@@ -78,13 +99,16 @@ class FakeNvml:
         return card.name.encode()
 
     def nvmlDeviceGetTotalEnergyConsumption(self, card: Card) -> int:  # noqa: N802
-        assert self.open, "NVML is shut down"
+        self._check_open()
         return int(told(card.energy_mj))
 
     def nvmlDeviceGetPowerUsage(self, card: Card) -> int:  # noqa: N802
+        self._check_open()
         return int(told(card.average_mw))
 
     def nvmlDeviceGetFieldValues(self, card: Card, fields: list[int]) -> Iterator[SimpleNamespace]:  # noqa: N802
+        self._check_open()
+        told(card.instant_mw)
         assert fields == [pynvml.NVML_FI_DEV_POWER_INSTANT]
         code = pynvml.NVML_ERROR_NOT_SUPPORTED if card.instant_mw is None else pynvml.NVML_SUCCESS
         return iter([SimpleNamespace(nvmlReturn=code, value=SimpleNamespace(uiVal=card.instant_mw))])
@@ -170,7 +194,11 @@ def test_the_driver_gone_while_closing_does_no_harm() -> None:
         ("GPU-AAAA1111", [A]),
         (f"{B},{A}", [B, A]),
         ("GPU-bbbb", [B]),
-        ("0,0", [A]),
+        ("gpu-bbbb", [B]),
+        ("+1", [B]),
+        ("1st", [B]),
+        ("1,,0", [B]),
+        ("1,-1,0", [B]),
     ],
 )
 def test_cuda_visible_devices(visible: str | None, expected: list[str]) -> None:
@@ -181,7 +209,21 @@ def test_cuda_visible_devices(visible: str | None, expected: list[str]) -> None:
     assert bool(discovery.absent) == (not expected)
 
 
-@pytest.mark.parametrize("entry", ["GPU-eeee", "7", "MIG-eeee", "card0", "GPU-"])
+@pytest.mark.parametrize("visible", ["0,0", "1,0,1", "0,00", f"{A},GPU-aaaa"])
+def test_a_gpu_named_twice_hides_all_as_it_does_for_cuda(visible: str) -> None:
+    discovery = found(FakeNvml([Card(A), Card(B)]), CUDA_VISIBLE_DEVICES=visible)
+    assert devices(discovery) == []
+    assert "twice" in only_absent(discovery).reason
+
+
+@pytest.mark.parametrize(("visible", "expected"), [(f"1,{A}", [B]), (f"{B},0", [B])])
+def test_another_form_than_the_first_ends_the_list(visible: str, expected: list[str]) -> None:
+    discovery = found(FakeNvml([Card(A), Card(B)]), CUDA_VISIBLE_DEVICES=visible)
+    assert devices(discovery) == expected
+    assert "one form" in only_absent(discovery).reason
+
+
+@pytest.mark.parametrize("entry", ["7", "card0", "x1"])
 def test_an_entry_that_means_no_gpu_is_told_and_ends_the_list_as_it_does_for_cuda(entry: str) -> None:
     discovery = found(FakeNvml([Card(A), Card(B)]), CUDA_VISIBLE_DEVICES=f"1,{entry},0")
     assert devices(discovery) == [B]
@@ -192,7 +234,16 @@ def test_an_entry_that_means_no_gpu_is_told_and_ends_the_list_as_it_does_for_cud
     assert "CUDA_VISIBLE_DEVICES" in absent.remedy
 
 
-@pytest.mark.parametrize("entry", [MIG_2, "MIG-dddd", f"MIG-{B}/1/0", f"{MIG_1},{MIG_2}", B, "1"])
+@pytest.mark.parametrize("entry", ["GPU-eeee", "MIG-eeee", "GPU-"])
+def test_a_uuid_that_means_no_gpu_or_several_is_told(entry: str) -> None:
+    absent = only_absent(found(FakeNvml([Card(A), Card(B)]), CUDA_VISIBLE_DEVICES=entry))
+    assert repr(entry) in absent.reason
+    assert ("several" in absent.reason) == (entry == "GPU-")
+
+
+@pytest.mark.parametrize(
+    "entry", [MIG_2, "MIG-dddd", f"MIG-{B}/1/0", f"MIG-{B}/1/0,MIG-{B}/2/0", f"{MIG_1},{MIG_2}", B, "1"]
+)
 def test_mig_is_reported_once_for_the_whole_card(entry: str) -> None:
     discovery = found(FakeNvml([Card(A), Card(B, mig=[MIG_1, MIG_2])]), CUDA_VISIBLE_DEVICES=entry)
     assert devices(discovery) == [B]
@@ -235,9 +286,75 @@ def test_a_machine_with_the_library_but_no_card_has_no_gpu() -> None:
     assert only_absent(found(FakeNvml([]))).present is False
 
 
+def test_a_card_without_a_counter_is_told_by_its_integrated_power_and_marked() -> None:
+    now = Clock()
+    card = Card(A, name="Tesla P40", energy_mj=error("NOT_SUPPORTED"), instant_mw=None)
+    discovery = nvml.discover(FakeNvml([card]), {}, clock=now)
+    (source,) = discovery.sources
+    meter = Meter(discovery.sources, discovery.absent, clock=now, sample_period_s=None)
+    meter.poll()
+    with meter.window() as window:
+        for _ in range(40):
+            now.advance(0.05)
+            meter.poll()
+    assert window.energy.gpu is not None
+    assert window.energy.gpu.energy_j == pytest.approx(600.0)
+    assert window.energy.gpu.provenance == "measured"
+    assert "integrated" in source.spec.method
+    assert source.spec.gain is not None
+    assert source.spec.gain > nvml.UNSEEN_GAIN
+    assert window.energy.gpu.note is not None
+    assert "integrated" in window.energy.gpu.note
+    assert window.energy.gpu.bound_j is None
+
+
+def test_a_card_that_tells_nothing_is_present_and_unknown() -> None:
+    card = Card(A, energy_mj=error("NOT_SUPPORTED"), average_mw=error("NOT_SUPPORTED"), instant_mw=None)
+    absent = only_absent(found(FakeNvml([card])))
+    assert absent.present
+    assert "neither energy" in absent.reason
+
+
+def test_integrated_power_bridges_no_gap() -> None:
+    now = Clock()
+    discovery = nvml.discover(FakeNvml([Card(A, energy_mj=error("NOT_SUPPORTED"))]), {}, clock=now)
+    meter = Meter(discovery.sources, clock=now, sample_period_s=None)
+    for _ in range(3):
+        now.advance(0.1)
+        meter.poll()
+    with meter.window() as window:
+        now.advance(60)
+    assert window.energy.gpu is not None
+    assert window.energy.gpu.energy_j is None
+
+
+def test_another_library_shutting_nvml_down_does_no_harm() -> None:
+    fake = FakeNvml([Card(A)])
+    discovery = found(fake)
+    meter = Meter(discovery.sources, sample_period_s=None)
+    meter.poll()
+    with meter.window() as window:
+        fake.open = 0
+        fake.cards[0].energy_mj = 1_100_000
+        meter.poll()
+    assert window.readings_end[f"nvml:{A}"].fault is None
+    assert window.readings_end[f"nvml:{A}"].energy_j == 1100.0
+    assert fake.open == 1
+
+
+def test_nvml_that_does_not_start_again_is_told() -> None:
+    fake = FakeNvml([Card(A)])
+    (source,) = found(fake).sources
+    fake.open, fake.start = 0, error("DRIVER_NOT_LOADED")
+    assert source.read().fault == "NVML: Driver Not Loaded"
+    assert source.sample().fault == "NVML: Driver Not Loaded"
+    source.close()
+    assert source.read().fault is not None  # closed: not started again
+
+
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [("NOT_SUPPORTED", "no energy counter"), ("NO_PERMISSION", "no permission"), ("GPU_IS_LOST", "lost")],
+    [("NO_PERMISSION", "no permission"), ("GPU_IS_LOST", "lost")],
 )
 def test_a_card_whose_counter_cannot_be_read_is_present_and_unknown(fault: str, words: str) -> None:
     fake = FakeNvml([Card(A), Card(B, energy_mj=error(fault))])
@@ -267,7 +384,7 @@ def test_a_card_that_falls_off_the_bus_makes_its_window_unknown() -> None:
     with Meter(discovery.sources, discovery.absent) as meter, meter.window() as window:
         fake.cards[0].energy_mj = error("GPU_IS_LOST")
         fake.cards[0].average_mw = error("GPU_IS_LOST")
-        fake.cards[0].instant_mw = None
+        fake.cards[0].instant_mw = error("GPU_IS_LOST")
     assert window.energy.gpu is not None
     assert window.energy.gpu.energy_j is None
     assert window.energy.gpu.note == "NVIDIA H200: NVML: GPU is lost"
