@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from joulewise.energy.source import Discovery
-from joulewise.energy.sources import cpu_model, dram_model, nvml, rapl
+from joulewise.energy.sources import cpu_model, dram_model, nvml, prometheus, rapl
 
 SOURCES: dict[str, Callable[[], Discovery]] = {
     "nvml": nvml.discover,
+    "prometheus": prometheus.discover,
     "rapl": rapl.discover,
     "cpu_model": cpu_model.discover,
     "dram_model": dram_model.discover,

@@ -168,6 +168,25 @@ def discover(
         _shut_down(nvml)
 
 
+def local_uuids() -> list[str]:
+    """The UUIDs of this machine's GPUs, hidden ones too; empty where NVML does not tell them."""
+    try:
+        import pynvml
+    except ImportError:
+        return []
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        return [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+    except pynvml.NVMLError:
+        return []
+    finally:
+        _shut_down(pynvml)
+
+
 def _discover(nvml: Any, environ: Mapping[str, str], clock: Callable[[], float]) -> Discovery:
     absent: list[Absent] = []
     cards: list[_Card | None] = []
