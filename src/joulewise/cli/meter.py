@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -23,10 +24,18 @@ from joulewise.errors import EnvironmentFault, UserError
 
 if TYPE_CHECKING:
     from joulewise.energy import ComponentEnergy, Energy, Meter
+    from joulewise.energy.carbon import Intensity
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """What a shell exits with where a command is not there, or is no program."""
+
+
+CARBON_HELP = (
+    "Tell the gCO2e {} by the intensity of GRID: a country, a CSV or JSON file with time and g_per_kwh, or "
+    "electricitymaps:ZONE."
+)
+"""The help of ``--carbon``, here and in ``report``."""
 
 
 class MeterCommand(TyperCommand):
@@ -53,7 +62,12 @@ class MeterCommand(TyperCommand):
 
 
 def meter(
-    command: Annotated[list[str], typer.Argument(help="The command and its arguments.", metavar="COMMAND")],
+    command: Annotated[
+        list[str],
+        typer.Argument(
+            help="The command and its arguments.", metavar="COMMAND", default_factory=list, show_default=False
+        ),
+    ],
     json_output: Annotated[
         Path | None,
         typer.Option(
@@ -63,35 +77,83 @@ def meter(
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no report on stderr.")] = False,
+    serve: Annotated[
+        str | None,
+        typer.Option(
+            "--serve",
+            metavar="[ADDRESS:]PORT",
+            help="Serve Prometheus metrics meanwhile, on 127.0.0.1 unless ADDRESS says otherwise (extra prometheus).",
+        ),
+    ] = None,
+    otlp: Annotated[
+        str | None,
+        typer.Option(
+            "--otlp",
+            metavar="URL",
+            help="Send OpenTelemetry metrics to a collector meanwhile, such as http://localhost:4318 (extra otel).",
+        ),
+    ] = None,
+    carbon: Annotated[
+        str | None, typer.Option("--carbon", metavar="GRID", help=CARBON_HELP.format("of the joules"))
+    ] = None,
 ) -> None:
     """Run a command and print the joules that the machine drew meanwhile, as `perf stat` does for cycles.
 
     The report goes to stderr and the command's exit code is passed on (128 + N if signal N ended it), so the command
-    can be used in a pipe or a script as before. The figures are of the whole machine, not of the command alone.
+    can be used in a pipe or a script as before. The figures are of the whole machine, not of the command alone. With
+    --serve or --otlp the command may be left out; the meter then runs until Ctrl-C or SIGTERM.
 
     Example: joulewise meter -- python train.py --epochs 1
     """
-    raise typer.Exit(meter_command(command, json_output, quiet=quiet))
+    raise typer.Exit(meter_command(command, json_output, quiet=quiet, serve=serve, otlp=otlp, carbon=carbon))
 
 
-def meter_command(command: Sequence[str], json_output: Path | None = None, *, quiet: bool = False) -> int:
+def meter_command(
+    command: Sequence[str],
+    json_output: Path | None = None,
+    *,
+    quiet: bool = False,
+    serve: str | None = None,
+    otlp: str | None = None,
+    carbon: str | None = None,
+) -> int:
     """Run ``command``, report its joules, and return its exit code.
 
     Args:
-        command: the program and its arguments.
+        command: the program and its arguments; none runs until a signal stops it, if there is a ``serve`` or ``otlp``.
         json_output: where the figures go as JSON; None for nowhere. ``-`` is stdout, which then holds nothing else:
             what the command writes there goes to stderr.
         quiet: print no report on stderr.
+        serve: where to serve Prometheus metrics.
+        otlp: where to send OpenTelemetry metrics.
+        carbon: whose grid's intensity to tell gCO2e by.
 
     Raises:
-        EnvironmentFault: ``json_output`` cannot be written (told before the command runs).
+        UserError: no command and nothing to serve; a wrong ``serve``, ``otlp`` or ``carbon``.
+        EnvironmentFault: ``json_output`` cannot be written, or one of the others cannot be done (all told before the
+            command runs).
     """
     from joulewise.energy import discover
 
-    with _opened(json_output) as file, discover() as joules:
+    if not command and serve is None and otlp is None:
+        raise UserError(
+            "meter needs a command, as in: joulewise meter -- python train.py; or --serve PORT to run until Ctrl-C"
+        )
+    at_time = None
+    if carbon is not None:
+        from joulewise.energy.carbon import grid
+
+        at_time = grid(carbon)
+    with _opened(json_output) as file, discover() as joules, ExitStack() as exports:
+        started = datetime.now(UTC)
+        wait = None if command else exports.enter_context(_until_stopped())
+        told = _export(joules, exports, serve, otlp)
+        if not quiet or wait:
+            for line in told:
+                print(f"joulewise: {line}", file=sys.stderr, flush=True)
         try:
             with joules.window() as window:
-                code = _run(command, stdout=sys.stderr if file is sys.stdout else None)
+                code = wait() if wait else _run(command, stdout=sys.stderr if file is sys.stdout else None)
         except (FileNotFoundError, NotADirectoryError):
             print(f"joulewise: command not found: {command[0]}; check its spelling or give its path", file=sys.stderr)
             return NOT_FOUND
@@ -101,12 +163,49 @@ def meter_command(command: Sequence[str], json_output: Path | None = None, *, qu
                 file=sys.stderr,
             )
             return NOT_EXECUTABLE
+        intensity = None if at_time is None else at_time(started, datetime.now(UTC))
         if not quiet:
-            _report(command, window.energy)
+            _report(command, window.energy, intensity)
         if file is not None:
-            json.dump(_record(command, code, window.energy, joules), file, indent=2)
+            json.dump(_record(command, code, window.energy, joules, intensity), file, indent=2)
             file.write("\n")
     return code
+
+
+def _export(joules: Meter, exports: ExitStack, serve: str | None, otlp: str | None) -> list[str]:
+    """Start what was asked for, until ``exports`` ends; where the figures are to be had, in words."""
+    told = []
+    if serve is not None or otlp is not None:
+        from joulewise.export.live import Live
+
+        live = Live(joules)
+    if serve is not None:
+        from joulewise.export.prometheus import serving
+
+        told.append(f"metrics at {exports.enter_context(serving(live, serve))}")
+    if otlp is not None:
+        from joulewise.export.otel import exporting
+
+        exports.enter_context(exporting(live, otlp))
+        told.append(f"metrics go to {otlp}")
+    return told
+
+
+@contextmanager
+def _until_stopped() -> Iterator[Callable[[], int]]:
+    """A function that waits for Ctrl-C or SIGTERM, which inside this block end nothing else; its value is 0."""
+    stop = threading.Event()
+
+    def wait() -> int:
+        stop.wait()
+        return 0
+
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield wait
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _opened(target: Path | None) -> AbstractContextManager[TextIO | None]:
@@ -183,7 +282,7 @@ def _in_foreground() -> bool:
         os.close(terminal)
 
 
-def _report(command: Sequence[str], energy: Energy) -> None:
+def _report(command: Sequence[str], energy: Energy, intensity: Intensity | None) -> None:
     """The table on stderr."""
     from rich.console import Console
     from rich.table import Table
@@ -198,12 +297,37 @@ def _report(command: Sequence[str], energy: Energy) -> None:
         power_w = None if part.energy_j is None else part.energy_j / energy.duration_s
         table.add_row(part.component, figure(part.energy_j), interval, figure(power_w), part.provenance)
     console = Console(stderr=True, highlight=False, markup=False)
-    console.print(f"\nJoules of the machine while it ran: {shlex.join(command)}\n", soft_wrap=True)
+    what = f"while it ran: {shlex.join(command)}" if command else "while it was metered"
+    console.print(f"\nJoules of the machine {what}\n", soft_wrap=True)
     console.print(table)
     console.print(f"\n{energy.duration_s:.3f} s")
     for part in energy.components:
         if part.note:
             console.print(f"{part.component}: {part.note}")
+    if intensity is not None:
+        from joulewise.energy.carbon import SCOPE
+
+        console.print(f"carbon: {_carbon_words(energy.total, intensity)}\ncarbon: {SCOPE}")
+
+
+def _carbon_words(total: ComponentEnergy, intensity: Intensity) -> str:
+    grams = _carbon(total, intensity)
+    if grams["g"] is None:
+        return f"unknown, as the total is; {intensity}"
+    return (
+        f"{grams['g']:.3g} gCO2e ({grams['lower_g']:.3g} to {grams['upper_g']:.3g}), of joules that are "
+        f"{total.provenance}; {intensity}"
+    )
+
+
+def _carbon(total: ComponentEnergy, intensity: Intensity) -> dict[str, Any]:
+    """Grams of CO2 equivalent of a total, with the interval of its joules, and by which intensity."""
+    joules = {"g": total.energy_j, "lower_g": total.lower_j, "upper_g": total.upper_j}
+    return {
+        **{name: None if value is None else value * intensity.g_per_j for name, value in joules.items()},
+        "provenance": total.provenance,
+        "intensity": asdict(intensity),
+    }
 
 
 def _rows(energy: Energy) -> list[ComponentEnergy]:
@@ -218,7 +342,9 @@ def figure(value: float | None) -> str:
     return f"{value:,.{max(0, digits)}f}"
 
 
-def _record(command: Sequence[str], code: int, energy: Energy, joules: Meter) -> dict[str, Any]:
+def _record(
+    command: Sequence[str], code: int, energy: Energy, joules: Meter, intensity: Intensity | None
+) -> dict[str, Any]:
     """The figures as plain data."""
     return {
         "command": list(command),
@@ -235,4 +361,5 @@ def _record(command: Sequence[str], code: int, energy: Energy, joules: Meter) ->
         ],
         "sources": [asdict(spec) for spec in joules.specs],
         "absent": [asdict(absent) for absent in joules.absent],
+        "carbon": None if intensity is None else _carbon(energy.total, intensity),
     }

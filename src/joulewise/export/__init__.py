@@ -1,0 +1,1 @@
+"""How do figures leave? The running meter as metrics; a run's table and timeline as files."""
