@@ -36,16 +36,12 @@ _ENERGY = pa.struct(
     [("component", pa.string()), ("provenance", pa.string()), *((name, pa.float64()) for name in _JOULES)]
 )
 _PLAIN = tuple(name for name in SCHEMA.names if name in Trial.model_fields)
-_REQUIRED = tuple(
-    name for name in (*_PLAIN, "start_s", "end_s") if type(None) not in get_args(Trial.model_fields[name].annotation)
-)
+_REQUIRED = tuple(name for name in _PLAIN if type(None) not in get_args(Trial.model_fields[name].annotation))
 _LINE = pa.schema(
     [
         ("kind", pa.string()),
         ("schema_version", pa.int64()),
         *(SCHEMA.field(name) for name in _PLAIN),
-        ("start_s", pa.float64()),
-        ("end_s", pa.float64()),
         ("generations", pa.list_(_GENERATION)),
         ("energy", pa.list_(_ENERGY)),
         *((name, SCHEMA.field(f"check_{name}").type) for name in VERDICT if name != "status"),

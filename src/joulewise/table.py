@@ -50,6 +50,8 @@ SCHEMA = pa.schema(
         ("status", pa.string()),
         ("error", pa.string()),
         ("started_at", pa.string()),
+        ("start_s", pa.float64()),
+        ("end_s", pa.float64()),
         ("duration_s", pa.float64()),
         ("prompt_tokens", pa.int64()),
         ("output_tokens", pa.int64()),
@@ -80,6 +82,7 @@ SCHEMA = pa.schema(
 """Columns of a run's table. ``<component>_provenance`` is null where the machine has no such component (no GPU) and
 ``unknown`` where it has one that could not be read; ``<component>_energy_j`` is null in both cases. Uncertainties
 (``independent_j``, ``gain_j``, ``offset_j``) are standard uncertainties; ``lower_j`` and ``upper_j`` a 95 % interval.
+``start_s`` and ``end_s`` are on the monotonic clock of the run's timeline.
 ``ledger_line`` and ``check_line`` are the numbers (from 1) of the Trial's and its verdict's line in ``ledger.jsonl``.
 ``output_hash`` holds the hashes of a Trial's generations, joined by ``+``.
 """
