@@ -93,7 +93,7 @@ def _frame(axes: Any, limit: float, energy_name: str) -> None:
         ticks = _ticks(limit)
         axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.tick_params(colors=_INK, length=3)
-    axes.set_xlabel("speed γ_t (right: faster)", color=_INK)
+    axes.set_xlabel("speed (right: faster)", color=_INK)
     axes.set_ylabel(f"{energy_name} (up: saves)", color=_INK)
     for spine in axes.spines.values():
         spine.set_color(_FAINT)

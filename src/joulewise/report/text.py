@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from joulewise.analysis.intervals import Quantity
@@ -20,8 +20,9 @@ NO_PARADOX = (
 )
 
 HOW_TO_READ = (
-    "A saving is vanilla's seconds or joules per output token over the decoding's, over the same questions: above 1 "
-    "the decoding saves, below 1 it costs. Intervals are 95 %: a bootstrap over questions (a question with all its "
+    "Vanilla decodes plainly, one token at a time. A saving, or factor, is vanilla's seconds or joules per output "
+    "token over the decoding's, over the same questions: above 1 the decoding saves, below 1 it costs. "
+    "Intervals are 95 %: a bootstrap over questions (a question with all its "
     "repeats is one unit), with the part of the meter's uncertainty that more questions do not average out added in "
     "full; n is the number of questions. A verdict is given where the whole interval lies on one side of 1."
 )
@@ -179,40 +180,48 @@ def headlines(section: Section, run: RunFacts) -> list[str]:
     return told + [f"{' and '.join(names)} draft{'s' * (len(names) == 1)} with {d}." for d, names in drafts.items()]
 
 
+_KINDS = ("faster", "slower", "saves energy", "costs energy", "cannot tell", "modelled", "unknown")
+"""Verdicts, and why there is none, in the order of a sentence."""
+
+
 def _meaning(decoding: str, savings: list[Saving], section: Section) -> str:
-    """One decoding against vanilla over all tasks of a section."""
-    name = "GPU energy" if section.component == "gpu" else "energy"
-    tasks = [s.key.task for s in savings]
-    time = _by_verdict(tasks, [s.time for s in savings], {"cannot tell": "cannot tell whether it is faster or slower"})
-    energy = _by_verdict(
-        tasks,
-        [s.gpu if section.component == "gpu" else s.total for s in savings],
-        {
-            "saves energy": f"saves {name}",
-            "costs energy": f"costs {name}",
-            "cannot tell": f"cannot tell whether it saves or costs {name}",
-            "modelled": f"{name} modelled, which can prove neither a saving nor a cost,",
-            "unknown": f"{name} unknown",
-        },
-    )
-    return f"{decoding}: {time}; {energy}."
-
-
-def _by_verdict(tasks: Sequence[str], gammas: Sequence[Gamma], words: Mapping[str, str]) -> str:
-    """Which tasks have which verdict, with the factors: ``faster on gsm8k and mmlu (factor 1.03 to 1.54)``."""
+    """One decoding against vanilla over all tasks of a section: speed and energy side by side, where they agree."""
+    gpu = section.component == "gpu"
+    name = "GPU energy" if gpu else "energy"
+    time_words = {"cannot tell": "cannot tell whether it is faster or slower", "unknown": "time unknown"}
+    energy_words = {
+        "saves energy": f"saves {name}",
+        "costs energy": f"costs {name}",
+        "cannot tell": f"cannot tell whether it saves or costs {name}",
+        "modelled": f"{name} modelled, which can prove neither a saving nor a cost",
+        "unknown": f"{name} unknown",
+    }
+    groups: dict[tuple[str, str], list[tuple[str, Gamma, Gamma]]] = {}
+    for s in savings:
+        energy = s.gpu if gpu else s.total
+        groups.setdefault((verdict(s.time), verdict(energy)), []).append((s.key.task, s.time, energy))
     told = []
-    for kind in ("faster", "slower", "saves energy", "costs energy", "cannot tell", "modelled", "unknown"):
-        found = [(task, gamma.ratio) for task, gamma in zip(tasks, gammas, strict=True) if verdict(gamma) == kind]
-        if not found:
-            continue
-        where = _listed([task for task, _ in found])
-        if len(found) > 3 or len(found) == len(tasks) > 1:
-            where = f"all {len(tasks)} tasks" if len(found) == len(tasks) else f"{len(found)} of {len(tasks)} tasks"
-        values = sorted(ratio.value for _, ratio in found if ratio.value is not None)
-        detail = f"factor {' to '.join(dict.fromkeys((figure(values[0]), figure(values[-1]))))}" if values else None
-        detail = detail or common_reason(ratio for _, ratio in found)
-        told.append(f"{words.get(kind, kind)} on {where}{f' ({detail})' if detail else ''}")
-    return ", ".join(told)
+    for (speed, cost), found in sorted(groups.items(), key=lambda item: [_KINDS.index(kind) for kind in item[0]]):
+        tasks, times, energies = zip(*found, strict=True)
+        where = _listed(tasks)
+        if len(found) > 3 or len(found) == len(savings) > 1:
+            where = (
+                f"all {len(savings)} tasks" if len(found) == len(savings) else f"{len(found)} of {len(savings)} tasks"
+            )
+        energy_word = energy_words[cost]
+        if speed == cost == "cannot tell":
+            energy_word = energy_word.removeprefix("cannot tell ")
+        told.append(f"{time_words.get(speed, speed)}{_factors(times)} and {energy_word}{_factors(energies)} on {where}")
+    return f"{decoding}: {'; '.join(told)}."
+
+
+def _factors(gammas: Sequence[Gamma]) -> str:
+    """The factors in brackets, ``(factor 1.03 to 1.54)``; where there are none, why."""
+    values = sorted(gamma.ratio.value for gamma in gammas if gamma.ratio.value is not None)
+    if values:
+        return f" (factor {' to '.join(dict.fromkeys((figure(values[0]), figure(values[-1]))))})"
+    why = common_reason(gamma.ratio for gamma in gammas)
+    return f" ({why})" if why else ""
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulewise.analysis.intervals import Quantity, unknown_quantity
-from joulewise.report.summary import summarise
-from joulewise.report.text import common_reason, figure, interval, run_lines, value
-from synthetic_table import row, table
+from joulewise.report.summary import sections, summarise
+from joulewise.report.text import common_reason, figure, headlines, interval, run_lines, value
+from synthetic_table import part, row, table
 
 
 @pytest.mark.parametrize(
@@ -99,3 +99,20 @@ def test_versions_that_only_engines_tell_are_shown_once():
 def test_a_note_that_holds_for_two_components_stands_once():
     sources = [{"component": c, "provenance": "modelled", "note": "No counters."} for c in ("cpu", "dram")]
     assert [words for _, words in lines_of({"sources": sources})].count("No counters.") == 1
+
+
+def test_a_headline_puts_speed_and_energy_side_by_side():
+    def questions(task, seconds, joules):
+        return [
+            row(d, f"q{i}", task=task, duration_s=s, energy=[part("gpu", j)])
+            for d, s, j in (("vanilla", 2.0, 100.0), ("coga-5", seconds, joules))
+            for i in range(6)
+        ]
+
+    summary = summarise(table([*questions("a", 1.0, 50.0), *questions("b", 1.0, 200.0), *questions("c", 1.0, 50.0)]))
+    told = headlines(sections(summary)[0], summary.runs[0])
+    assert told == [
+        "coga-5: faster (factor 2.00) and saves energy (factor 2.00) on a and c; faster (factor 2.00) and costs energy "
+        "(factor 0.500) on b.",
+        "Faster, and yet costing energy: coga-5 on b.",
+    ]
