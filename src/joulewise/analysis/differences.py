@@ -119,7 +119,7 @@ def _plan_facts(name: str, data: Mapping[str, Any]) -> dict[str, tuple[str, bool
                 for field, value in part.model_dump(mode="json").items()
                 if field not in ("name", "label")
             }
-    return {f"plan: {what}": (str(value), True) for what, value in told.items()}
+    return {f"plan: {what}": (_word(value), True) for what, value in told.items()}
 
 
 def _environment_facts(environment: Mapping[str, Any]) -> dict[str, tuple[str, bool]]:
@@ -153,7 +153,7 @@ def _environment_facts(environment: Mapping[str, Any]) -> dict[str, tuple[str, b
                 items = value.items() if isinstance(value, Mapping) else [(None, value)]
                 for inner, told in items:
                     name = f"engine {engine.get('label')}: {key}" + ("" if inner is None else f" {inner}")
-                    facts[name] = (str(told), refuses)
+                    facts[name] = (_word(told), refuses)
     return facts
 
 
@@ -193,3 +193,7 @@ def _asked(table: RunTable) -> dict[str, dict[str, frozenset[str]]]:
 
 def _some(names: list[str]) -> str:
     return (", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")) or "none"
+
+
+def _word(value: Any) -> str:
+    return "none" if value is None else str(value)

@@ -49,7 +49,7 @@ def headline(comparison: Comparison) -> str:
         where = f"in {len(alone)} of {cells}" if alone else "over all cells together"
         return f"FAILED: {rise} {where}; most surely {_name(worst, comparison)}: {_change(worst)}."
     if comparison.verdict == "passed":
-        return f"PASSED: in none of {cells} {rise}."
+        return f"PASSED: {rise} in none of {cells}."
     unclear = [c for c in every if c.verdict == "cannot tell"]
     ends = "fails" if comparison.exit_code else "passes"
     why = Counter(c.why for c in unclear if c.why).most_common(1)
@@ -98,21 +98,21 @@ def how_to_read(comparison: Comparison) -> str:
     if gate.run_to_run is not None:
         runs = f"From run to run {_percent(gate.run_to_run)} (standard deviation) is allowed for, as stated."
     elif several:
-        runs = "What one run differs from the next was seen in the runs of each side."
+        runs = "How much runs differ by themselves was seen in the runs of each side."
     else:
         assumed = SAME_CARDS if comparison.same_cards else OTHER_CARDS
         cards = "on the same card" if comparison.same_cards else "not known to be on the same card"
         runs = (
-            f"One run cannot show what it differs from the next: {_percent(assumed)} is assumed, as the runs are "
-            f"{cards}. Repeat both in turns (--also-base, --also-new) to see it."
+            f"One run of each side cannot show how much runs differ by themselves: {_percent(assumed)} is assumed, as "
+            f"they are {cards}. To see it, repeat both in turns (--also-base, --also-new)."
         )
     if spreads:
         runs += f" Seen: {' to '.join(dict.fromkeys(_percent(s) for s in (min(spreads), max(spreads))))}."
     lines = len(comparison.cells) + len(comparison.overall)
-    among = f", among all {lines} lines together," if lines > 1 else ""
+    among = f", over all {lines} lines together" if lines > 1 else ""
     return (
-        f"Change is NEW over BASE, same questions, with its 95 % interval. What is truly within the limit{among} fails "
-        f"by chance in at most 2.5 % of comparisons. {runs}"
+        f"Change is NEW over BASE, same questions, with its 95{_SPACE}% interval. Where nothing truly rose beyond the "
+        f"limit, chance alone fails at most 2.5{_SPACE}% of comparisons{among}. {runs}"
     )
 
 

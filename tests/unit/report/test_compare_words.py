@@ -29,7 +29,7 @@ UNCLEAR = compared(side(questions=8, noise=0.2), side(0.05, questions=8, noise=0
 @pytest.mark.parametrize(
     ("comparison", "words"),
     [
-        (PASSED, "PASSED: in none of 2 cells total joules per output token rose by more than 5 %."),
+        (PASSED, "PASSED: total joules per output token rose by more than 5 % in none of 2 cells."),
         (FAILED, "FAILED: total joules per output token rose by more than 5 % in 2 of 2 cells"),
         (UNCLEAR, "CANNOT TELL whether total joules per output token rose by more than 5 %"),
     ],
