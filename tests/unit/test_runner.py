@@ -277,6 +277,7 @@ def test_idle_power_is_measured_with_the_engine_loaded_before_and_after(tmp_path
     result = run(plan, tmp_path / "run", meter=meter, on_progress=lambda p: stages.append(p.stage))
     assert [s for s in stages if s in ("idle", "trial")] == ["idle", "trial", "trial", "trial", "idle"]
     readings = load(result).environments["run"]["idle"]
+    assert load(result).environments["run"]["net_policy"].startswith("net joules = gross joules - idle power")
     for when in ("before", "after"):
         powers = {i["component"]: i["power_w"] for i in readings if i["when"] == when}
         assert powers == pytest.approx({"gpu": 100.0, "cpu": 30.0, "dram": 5.0}, rel=0.01)
