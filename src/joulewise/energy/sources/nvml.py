@@ -355,6 +355,8 @@ def _max_power_w(nvml: Any, card: _Card) -> float | None:
 
 def _unreadable(nvml: Any, card: _Card, error: Any) -> Absent:
     device = f"{card.name} ({card.uuid})"
+    if error.value == nvml.NVML_ERROR_NOT_SUPPORTED and "nvgpu" in card.name:
+        return Absent("nvml", "gpu", False, f"{device} is part of a Jetson, which its power rails tell (extra zeus)")
     if error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
         return Absent("nvml", "gpu", True, f"{device} tells neither energy (since Volta) nor power", None)
     if error.value == nvml.NVML_ERROR_NO_PERMISSION:

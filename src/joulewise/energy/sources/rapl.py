@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from joulewise.energy.calibration import calibrated
 from joulewise.energy.reading import ComponentName, Reading
 from joulewise.energy.source import Absent, Discovery, Source, SourceSpec
 
@@ -13,6 +15,10 @@ ROOT = Path("/sys/class/powercap")
 
 UPDATE_PERIOD_S = 0.001
 """The hardware updates its counters about every millisecond."""
+
+X86 = ("x86_64", "amd64", "i386", "i686")
+
+COMPONENTS: tuple[ComponentName, ...] = ("cpu", "dram")
 
 QUANTUM_J = 2.0**-14
 """The usual energy unit of the registers, 61 microjoules."""
@@ -61,24 +67,28 @@ class RaplSource:
         """Nothing is held open."""
 
 
-def discover(root: Path = ROOT, clock: Callable[[], float] = time.monotonic) -> Discovery:
+def discover(
+    root: Path = ROOT, clock: Callable[[], float] = time.monotonic, machine: str = platform.machine()
+) -> Discovery:
     """Packages as ``cpu``, their memory as ``dram``; other zones lie inside a package or around it and are left out."""
     sources: list[Source] = []
     absent: list[Absent] = []
     for component, source_id, zone in _zones(root):
         rated_w = _optional(zone / "constraint_0_max_power_uw")
-        spec = SourceSpec(
-            source_id=source_id,
-            component=component,
-            device=source_id.removeprefix("rapl:"),
-            provenance="measured",
-            method="RAPL energy counter",
-            scope="package",
-            update_period_s=UPDATE_PERIOD_S,
-            quantum_j=QUANTUM_J,
-            max_power_w=None if rated_w is None else PEAK * rated_w,
-            gain=GAIN[component],
-            wrap_j=_optional(zone / "max_energy_range_uj"),
+        spec = calibrated(
+            SourceSpec(
+                source_id=source_id,
+                component=component,
+                device=source_id.removeprefix("rapl:"),
+                provenance="measured",
+                method="RAPL energy counter",
+                scope="package",
+                update_period_s=UPDATE_PERIOD_S,
+                quantum_j=QUANTUM_J,
+                max_power_w=None if rated_w is None else PEAK * rated_w,
+                gain=GAIN[component],
+                wrap_j=_optional(zone / "max_energy_range_uj"),
+            )
         )
         source = RaplSource(zone, spec, clock)
         try:
@@ -91,7 +101,11 @@ def discover(root: Path = ROOT, clock: Callable[[], float] = time.monotonic) -> 
         else:
             sources.append(source)
     told = {s.spec.component for s in sources} | {a.component for a in absent}
-    if "cpu" not in told:
+    if "cpu" not in told and machine.lower() not in X86:
+        # Nothing is missing: what such a machine has is told by another source, or by the models.
+        reason = f"RAPL counters are of Intel's and AMD's processors; this one is {machine}"
+        absent += [Absent("rapl", component, False, reason) for component in COMPONENTS]
+    elif "cpu" not in told:
         absent += [
             Absent(
                 "rapl",
@@ -100,7 +114,7 @@ def discover(root: Path = ROOT, clock: Callable[[], float] = time.monotonic) -> 
                 f"no RAPL counters under {root}",
                 "on a physical machine try `sudo modprobe intel_rapl_msr`; a virtual machine has none as a rule",
             )
-            for component in ("cpu", "dram")
+            for component in COMPONENTS
         ]
     elif "dram" not in told:
         absent.append(Absent("rapl", "dram", True, "this processor has no RAPL counter for its memory"))

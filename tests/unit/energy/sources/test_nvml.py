@@ -315,6 +315,13 @@ def test_a_card_that_tells_nothing_is_present_and_unknown() -> None:
     assert "neither energy" in absent.reason
 
 
+def test_a_jetson_is_left_to_its_power_rails() -> None:
+    card = Card(A, name="Orin (nvgpu)", energy_mj=error("NOT_SUPPORTED"), average_mw=error("NOT_SUPPORTED"))
+    absent = only_absent(found(FakeNvml([card])))
+    assert not absent.present
+    assert "zeus" in absent.reason
+
+
 def test_integrated_power_bridges_no_gap() -> None:
     now = Clock()
     discovery = nvml.discover(FakeNvml([Card(A, energy_mj=error("NOT_SUPPORTED"))]), {}, clock=now)

@@ -113,3 +113,20 @@ def test_nonsense_in_the_file_is_a_fault(two_sockets: Path) -> None:
     found = rapl.discover(two_sockets)
     assert found.absent[0].reason.endswith("energy_uj: what stands there is no number")
     assert [(a.name, a.component) for a in found.absent] == [("rapl", "cpu")]
+
+
+def test_a_processor_that_never_has_rapl_leaves_no_gap(tmp_path: Path) -> None:
+    found = rapl.discover(tmp_path, machine="aarch64")
+    assert [(a.component, a.present) for a in found.absent] == [("cpu", False), ("dram", False)]
+    assert "aarch64" in found.absent[0].reason
+
+
+def test_a_users_calibration_corrects_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zone(tmp_path, "intel-rapl:0", "package-0")
+    calibration = tmp_path / "calibration.yaml"
+    calibration.write_text(
+        "devices: {'rapl:package-0': {gain: 0.9, gain_uncertainty: 0.01, offset_uncertainty_w: 1, "
+        "date: 2026-08-01, instrument: a wattmeter}}"
+    )
+    monkeypatch.setenv("JOULEWISE_CALIBRATION", str(calibration))
+    assert rapl.discover(tmp_path).sources[0].spec.sensor_gain == 0.9
