@@ -17,7 +17,7 @@ from typing import Any
 
 from joulewise.analysis.intervals import Quantity
 from joulewise.analysis.savings import Gamma
-from joulewise.ledger import load
+from joulewise.ledger import cross_checks, load
 from joulewise.plan import plan_schema
 from joulewise.report import chart
 from joulewise.report.summary import Summary, summarise
@@ -126,8 +126,21 @@ def gate_same_outputs(file: str) -> str:
     return gate(file, "same outputs")
 
 
+def cross_check(folder: str) -> str:
+    """What every recorded run under a folder says about its counters and power readings."""
+    rows = ["| run | device | compared | counter | power x time | gap |", "| --- | --- | ---: | ---: | ---: | ---: |"]
+    for run in sorted(path.parent for path in (ROOT / folder).glob("*/timeline")):
+        sources = {s["source_id"]: s["device"] for s in _json(f"{folder}/{run.name}/environment.json")["sources"]}
+        for check in cross_checks(run):
+            rows.append(
+                f"| {run.name} | {sources[check.source_id]} | {check.duration_s:,.0f} s | {check.counter_j:,.0f} J | "
+                f"{check.trace_j:,.0f} J | {check.gap * 100:+.2f} % |"
+            )
+    return "\n".join(rows)
+
+
 BLOCKS: dict[str, Callable[[str], str]] = {
-    f.__name__: f for f in (savings, answers, sandbox, report, gate, gate_same_outputs)
+    f.__name__: f for f in (savings, answers, sandbox, report, gate, gate_same_outputs, cross_check)
 }
 
 
