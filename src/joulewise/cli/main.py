@@ -12,6 +12,7 @@ import typer
 from joulewise import __version__
 from joulewise.cli.compare import compare
 from joulewise.cli.doctor import doctor
+from joulewise.cli.export import export
 from joulewise.cli.meter import MeterCommand, meter
 from joulewise.cli.report import report
 from joulewise.cli.run import run
@@ -50,6 +51,7 @@ app.command("doctor", short_help="Tell what can be measured here and what only m
 app.command("run", short_help="Run a plan, Trial by Trial, into a run folder.")(run)
 app.command("report", short_help="Show what runs cost, as tables and as a page.")(report)
 app.command("compare", short_help="Compare two runs, and fail if the change costs more joules.")(compare)
+app.command("export", short_help="Write runs as tables: Parquet or CSV.")(export)
 app.command(
     "meter",
     short_help="Run a command and tell its joules.",

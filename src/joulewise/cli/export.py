@@ -1,0 +1,46 @@
+"""``joulewise export``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from joulewise.errors import UserError
+
+
+def export(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, as `joulewise run` makes them.")],
+    trials: Annotated[
+        Path | None, typer.Option("--trials", metavar="FILE", help="Write one row per Trial: tokens, joules, scores.")
+    ] = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option("--timeline", metavar="FILE", help="Write one row per reading of a counter or power sensor."),
+    ] = None,
+) -> None:
+    """Write runs as tables for other programs.
+
+    FILE ends in .parquet or .csv. Column names carry their units. Several runs go into one table, with their names.
+
+    Example: joulewise export runs/demo-20260131-130000 --trials trials.csv --timeline timeline.parquet
+    """
+    targets = [target for target in (trials, timeline) if target is not None]
+    if not targets:
+        raise UserError("nothing to write: say what and where with --trials FILE or --timeline FILE")
+    if trials == timeline:
+        raise UserError(f"{trials}: --trials and --timeline cannot go to the same file")
+
+    from joulewise.export.tables import check_suffix, write_timeline, write_trials
+    from joulewise.ledger import load
+
+    for target in targets:
+        check_suffix(target)
+    table = load(list({folder.resolve(): folder for folder in runs}.values()))
+    for warning in table.warnings:
+        typer.echo(warning, err=True)
+    if trials is not None:
+        typer.echo(f"Trials: {trials} ({write_trials(table, trials):,} rows)", err=True)
+    if timeline is not None:
+        typer.echo(f"Timeline: {timeline} ({write_timeline(table, timeline):,} rows)", err=True)

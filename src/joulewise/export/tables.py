@@ -1,0 +1,124 @@
+"""Runs as files for other programs: their Trials and their timeline, as Parquet or CSV. Units stand in the names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from joulewise.errors import EnvironmentFault, UserError
+from joulewise.table import RunTable
+
+_T = TypeVar("_T")
+
+SUFFIXES = (".parquet", ".csv")
+
+
+def check_suffix(target: Path) -> None:
+    """Raises ``UserError`` if the name of ``target`` says neither Parquet nor CSV."""
+    if target.suffix not in SUFFIXES:
+        raise UserError(f"{target}: its name must end in {' or '.join(SUFFIXES)}, which says what to write")
+
+
+def write_trials(table: RunTable, target: Path) -> int:
+    """Write one row per Trial; how many. Columns as in ``joulewise.table.SCHEMA``; lists are words in CSV (``3 0 5``).
+
+    Raises:
+        UserError: a suffix other than those in ``SUFFIXES``.
+        EnvironmentFault: the file cannot be written.
+    """
+    return _write(target, table.arrow.schema, [table.arrow])
+
+
+def write_timeline(table: RunTable, target: Path) -> int:
+    """Write one row per reading, with its run's name; how many.
+
+    ``time_s`` is on the monotonic clock that the Trials' ``start_s`` and ``end_s`` are on; of runs on several machines
+    each has its own.
+
+    Raises:
+        UserError: a suffix other than those in ``SUFFIXES``; no run has a timeline; a part of one is damaged.
+        EnvironmentFault: a file cannot be read or written.
+    """
+    parts = [(run, file) for run, folder in table.folders.items() for file in sorted(folder.glob("timeline/*.parquet"))]
+    if not parts:
+        folders = ", ".join(str(folder) for folder in table.folders.values())
+        raise UserError(f"{folders}: no timeline, so there is nothing to write; leave --timeline out")
+    # Runs of several versions may have different columns.
+    schemas = [pa.schema([("run", pa.string())]), *(_plain(_read(pq.read_schema, file)) for _, file in parts)]
+    schema = pa.unify_schemas(schemas, promote_options="permissive")
+    return _write(target, schema, (_timeline_part(run, file, schema) for run, file in parts))
+
+
+def _timeline_part(run: str, part: Path, schema: pa.Schema) -> pa.Table:
+    table = _read(_parquet, part)
+    there = {name: table[name] for name in table.column_names} | {"run": pa.repeat(pa.scalar(run), table.num_rows)}
+    columns = [there[f.name].cast(f.type) if f.name in there else pa.nulls(table.num_rows, f.type) for f in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _parquet(path: Path) -> pa.Table:
+    with pq.ParquetFile(path) as file:  # pq.read_table would import pandas
+        return file.read()
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    """Without dictionaries, whose words differ from file to file."""
+    return pa.schema([(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type) for f in schema])
+
+
+def _read(read: Callable[[Path], _T], part: Path) -> _T:
+    try:
+        return read(part)
+    except OSError as error:
+        raise EnvironmentFault(f"{part}: cannot be read ({error.strerror or error})") from error
+    except pa.ArrowInvalid as error:
+        raise UserError(f"{part}: cut off or damaged; copy it again from where it was run") from error
+
+
+def _write(target: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
+    """Write tables one after the other, the file whole or not at all."""
+    check_suffix(target)
+    rows = 0
+    with _whole(target) as part:
+        if target.suffix == ".csv":
+            schema = pa.schema([(f.name, pa.string() if pa.types.is_list(f.type) else f.type) for f in schema])
+            writer: pa.csv.CSVWriter | pq.ParquetWriter = pyarrow.csv.CSVWriter(part, schema)
+        else:
+            writer = pq.ParquetWriter(part, schema, compression="zstd")
+        with writer:
+            for table in tables:
+                writer.write_table(_words(table, schema) if target.suffix == ".csv" else table)
+                rows += table.num_rows
+    return rows
+
+
+def _words(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Lists as words: CSV has none."""
+    columns = [
+        pc.binary_join(column.cast(pa.list_(pa.string())), " ") if pa.types.is_list(column.type) else column
+        for column in table.columns
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+@contextmanager
+def _whole(target: Path) -> Iterator[Path]:
+    part = target.with_name(target.name + ".part")
+    try:
+        try:
+            yield part
+            os.replace(part, target)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"{target}: cannot be written ({error.strerror or error}); choose another file"
+        ) from error
