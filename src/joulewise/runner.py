@@ -228,6 +228,7 @@ class _Session:
                 )
             known = {e["label"] for e in before["engines"]}
             now = before | {"engines": before["engines"] + [e for e in now["engines"] if e["label"] not in known]}
+        now["planned_trials"] = len(self.jobs)
         self.out.write_json("environment.json", now)
 
     def _warm_up(self, engine: Engine, decodings: Sequence[Decoding], stop: threading.Event) -> None:

@@ -218,9 +218,12 @@ def test_resuming_on_another_set_up_is_refused(tmp_path: Path, meter: Meter, mon
 
 def test_a_limited_run_can_be_widened(tmp_path: Path, meter: Meter) -> None:
     plan = make_plan(questions_task(tmp_path, ["a", "b", "c"]))
+    record = tmp_path / "run" / "environment.json"
     assert run(plan, tmp_path / "run", meter=meter, limit=1).total == 3
+    assert json.loads(record.read_text())["planned_trials"] == 3
     result = run(plan, tmp_path / "run", meter=meter, resume=True)
     assert (result.done, result.total) == (9, 9)
+    assert json.loads(record.read_text())["planned_trials"] == 9
 
 
 def test_one_ctrl_c_ends_after_the_trial_in_flight_and_resumes(tmp_path: Path, meter: Meter) -> None:

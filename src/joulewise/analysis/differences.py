@@ -152,6 +152,8 @@ def _environment_facts(environment: Mapping[str, Any]) -> dict[str, tuple[str, b
                 refuses = str(key).startswith(_ENGINE_REFUSES)
                 items = value.items() if isinstance(value, Mapping) else [(None, value)]
                 for inner, told in items:
+                    if told is None:
+                        continue  # not there, as in a record from before this was told
                     name = f"engine {engine.get('label')}: {key}" + ("" if inner is None else f" {inner}")
                     facts[name] = (_word(told), refuses)
     return facts

@@ -78,7 +78,8 @@ class RunFacts:
         software: versions by name: the packages', and those that only the engines tell.
         commit: of the checkout it ran from, with ``(changed)`` where that had local changes.
         questions: number of questions by task.
-        trials, ok, failed: how many.
+        planned: number of Trials that the plan asks for (within ``--limit``); None if not recorded.
+        trials, ok, failed: how many there are.
         polluted: ok Trials during which other processes used the CPU above the plan's limit.
         pollution_unknown: ok Trials for which that is not known.
         errors: why Trials failed and how many did, the most frequent first.
@@ -96,6 +97,7 @@ class RunFacts:
     origins: tuple[Origin, ...]
     idle: tuple[IdlePower, ...]
     questions: Mapping[str, int]
+    planned: int | None
     trials: int
     ok: int
     failed: int
@@ -123,7 +125,7 @@ def run_facts(name: str, table: RunTable) -> RunFacts:
     machine, git = _mapping(environment.get("machine")), _mapping(environment.get("git"))
     engines = tuple(_engine(engine) for engine in _mappings(environment.get("engines")))
     asked = rows.group_by("task").aggregate([("question_id", "count_distinct")]).to_pylist()
-    commit = _text(git.get("commit"))
+    commit, planned = _text(git.get("commit")), environment.get("planned_trials")
     return RunFacts(
         name=name,
         plan=_text(plan.get("name")),
@@ -137,6 +139,7 @@ def run_facts(name: str, table: RunTable) -> RunFacts:
         origins=tuple(_origin(component, ok, environment) for component in COMPONENTS),
         idle=tuple(_idle(environment)),
         questions={a["task"]: a["question_id_count_distinct"] for a in sorted(asked, key=_task_order)},
+        planned=planned if isinstance(planned, int) else None,
         trials=rows.num_rows,
         ok=ok.num_rows,
         failed=failed.num_rows,

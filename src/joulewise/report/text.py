@@ -77,7 +77,8 @@ def common_reason(quantities: Iterable[Quantity]) -> str | None:
 
 def run_lines(run: RunFacts) -> list[tuple[str, str]]:
     """What was run, on what, and where its joules come from: name and words, line by line."""
-    trials = f"{run.trials:,}: {run.ok:,} ok, {run.failed:,} failed, {run.polluted:,} polluted"
+    planned = "" if run.planned is None or run.planned <= run.trials else f" of {run.planned:,} planned"
+    trials = f"{run.trials:,}{planned}: {run.ok:,} ok, {run.failed:,} failed, {run.polluted:,} polluted"
     lines = [
         ("Plan", run.description or run.plan),
         ("Started", _moment(run.started_at)),
@@ -264,8 +265,10 @@ def gain_note(run: RunFacts) -> str | None:
 
 
 def trial_notes(run: RunFacts, summary: Summary) -> list[str]:
-    """Failed, polluted and compared Trials of a run, in sentences."""
+    """Missing, failed, polluted and compared Trials of a run, in sentences."""
     notes = []
+    if run.planned is not None and run.planned > run.trials:
+        notes.append(f"The run is not finished: {run.trials:,} of {run.planned:,} planned Trials are there.")
     if run.failed:
         why = "; ".join(f"{n:,} x {error}" for error, n in run.errors[:5])
         more = f"; and {len(run.errors) - 5} more reasons" if len(run.errors) > 5 else ""

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from joulewise.analysis.intervals import Quantity, unknown_quantity
 from joulewise.report.summary import sections, summarise
-from joulewise.report.text import common_reason, figure, headlines, interval, run_lines, value
+from joulewise.report.text import common_reason, figure, headlines, interval, run_lines, trial_notes, value
 from synthetic_table import part, row, table
 
 
@@ -116,3 +116,18 @@ def test_a_headline_puts_speed_and_energy_side_by_side():
         "(factor 0.500) on b.",
         "Faster, and yet costing energy: coga-5 on b.",
     ]
+
+
+def test_a_run_that_is_not_finished_says_so():
+    rows = [row("vanilla", f"q{i}") for i in range(5)]
+    told = {}
+    for planned in (None, 5, 8):
+        environment = {} if planned is None else {"planned_trials": planned}
+        summary = summarise(table(rows, plans={"r": {"name": "r"}}, environments={"r": environment}))
+        run = next(r for r in summary.runs if r.trials)
+        told[planned] = [n for n in trial_notes(run, summary) if "not finished" in n], dict(run_lines(run))["Trials"]
+    assert told[None][0] == told[5][0] == []
+    assert told[8] == (
+        ["The run is not finished: 5 of 8 planned Trials are there."],
+        "5 of 8 planned: 5 ok, 0 failed, 0 polluted",
+    )
