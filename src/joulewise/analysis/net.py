@@ -71,13 +71,16 @@ def idle_readings(environment: Mapping[str, Any], engine: str, component: str) -
         engine: the engine's label.
         component: ``gpu``, ``cpu`` or ``dram``.
     """
-    entries, sources = environment.get("idle") or (), environment.get("sources") or ()
+    sources = [s for s in environment.get("sources") or () if isinstance(s, Mapping)]
     periods = [s.get("update_period_s") or 0.0 for s in sources if s.get("component") == component]
     found = []
-    for entry in entries:
+    for entry in environment.get("idle") or ():
         if not isinstance(entry, Mapping) or (entry.get("engine"), entry.get("component")) != (engine, component):
             continue
-        power_w, standard_w, duration_s = (entry.get(name) for name in ("power_w", "independent_w", "duration_s"))
+        power_w, standard_w, duration_s = (
+            number if isinstance(number := entry.get(name), (int, float)) else None
+            for name in ("power_w", "independent_w", "duration_s")
+        )
         if standard_w is None and power_w and duration_s:
             # Earlier runs did not keep it: two window ends, each P T / sqrt(12).
             standard_w = power_w * max(periods, default=0.0) / math.sqrt(6) / duration_s

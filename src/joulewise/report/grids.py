@@ -10,6 +10,7 @@ from joulewise.analysis.cells import CellKey
 from joulewise.analysis.intervals import Quantity
 from joulewise.analysis.per_token import NO_RIGHT_OR_WRONG, CellCost
 from joulewise.analysis.savings import Gamma
+from joulewise.energy.carbon import SCOPE as CARBON_SCOPE
 from joulewise.energy.reading import ComponentName
 from joulewise.report.summary import Section, Summary
 from joulewise.report.text import COMPONENT_NAMES, common_reason, dropped_notes, figure, interval, value, verdict
@@ -105,7 +106,9 @@ def grids(section: Section, summary: Summary) -> tuple[Grid, ...]:
     found = (
         _savings(section),
         _joules(section, section.component),
+        _net(section, section.component),
         _answers(section, section.component, summary),
+        _carbon(section, section.component),
         _acceptance(section),
         _lossless(section),
     )
@@ -148,6 +151,32 @@ def _joules(section: Section, component: ComponentName) -> Grid:
     return replace(grid, absolute=True)
 
 
+def _net(section: Section, component: ComponentName) -> Grid:
+    """Net joules; no rows where idle power was not measured."""
+    found = [cost.component(component).net for cost in section.costs]
+    idle = next((net.idle for net in found if net.idle is not None), None)
+    if idle is None:
+        return Grid("", (), ())
+    name = COMPONENT_NAMES[component]
+    drift = "" if idle.drift_w is None else f", {figure(idle.drift_w)} W more after the Trials than before"
+    notes = [
+        f"Net: gross joules less idle power ({name} {figure(idle.power_w)} W{drift}) times seconds. Where an interval "
+        "reaches below 0, the work cannot be told from idling."
+    ]
+    if idle.drift_w is None:
+        notes.append("Idle power was not read both before and after the Trials, so its drift is not in the intervals.")
+    grid = _grid(
+        f"Net joules, {name}",
+        [cost.key for cost in section.costs],
+        (
+            _quantities("net J per output token", [net.energy_per_output_token_j for net in found]),
+            _quantities("net J per answer", [net.energy_per_answer_j for net in found]),
+        ),
+        notes,
+    )
+    return replace(grid, absolute=True)
+
+
 def _answers(section: Section, component: ComponentName, summary: Summary) -> Grid:
     costs = section.costs
     parts = [cost.component(component) for cost in costs]
@@ -170,6 +199,21 @@ def _answers(section: Section, component: ComponentName, summary: Summary) -> Gr
         if told:
             notes.append(f"{cost.key.task}, {cost.key.decoding}: answers that failed in a way of their own: {told}.")
     grid = _grid("Answers, speed and watt-hours", [cost.key for cost in costs], columns, notes)
+    return replace(grid, absolute=True)
+
+
+def _carbon(section: Section, component: ComponentName) -> Grid:
+    found = [cell.component(component) for cell in section.carbon]
+    name = COMPONENT_NAMES[component]
+    grid = _grid(
+        "Carbon, gCO2e",
+        [cell.key for cell in section.carbon],
+        (
+            _quantities(f"gCO2e per answer, {name}", [c.carbon_per_answer_g for c in found]),
+            _quantities(f"gCO2e per 1,000 output tokens, {name}", [c.carbon_per_1000_output_tokens_g for c in found]),
+        ),
+        [*(f"Grid: {told}." for told in dict.fromkeys(str(cell.intensity) for cell in section.carbon)), CARBON_SCOPE],
+    )
     return replace(grid, absolute=True)
 
 

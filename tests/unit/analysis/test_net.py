@@ -103,12 +103,13 @@ def test_few_questions_give_no_interval() -> None:
 
 def test_readings_of_older_runs_and_of_other_engines() -> None:
     environment = {
-        "sources": [{"component": "gpu", "update_period_s": 0.1}],
+        "sources": [{"component": "gpu", "update_period_s": 0.1}, 1],
         "idle": [
             entry("gpu", 120.0, None, independent_w=None, duration_s=5.0),
             entry("gpu", 99.0, engine="another"),
             entry("cpu", None),
             entry("gpu", 120.0, independent_w=None),  # does not say how long, so not how well
+            entry("gpu", "120"),
             3,
         ],
     }
