@@ -8,10 +8,14 @@ from dataclasses import replace
 from joulewise.energy.calibration import corrected
 from joulewise.energy.reading import ComponentEnergy, unknown
 from joulewise.energy.source import SourceSpec
-from joulewise.energy.track import POWER_HELD_S, Edge
+from joulewise.energy.timeline import POWER_HELD_S
+from joulewise.energy.track import Edge
 
 PERIOD_JITTER = 1.1
 """A step may come this much late; steps 103 ms apart were seen on a counter of 100 ms."""
+
+ASLEEP_S = 0.1
+"""Suspended for longer than this inside a window, nobody knows what the counter did."""
 
 
 def source_energy(spec: SourceSpec, start: Edge, end: Edge) -> ComponentEnergy:
@@ -37,9 +41,13 @@ def source_energy(spec: SourceSpec, start: Edge, end: Edge) -> ComponentEnergy:
     counter_j = end.reading.energy_j - start.reading.energy_j
     if start.resets != end.resets or counter_j < 0:
         return _unknown(spec, "its counter ran backwards inside the window (reset, driver reloaded, or suspended)")
+    if end.asleep_s - start.asleep_s > ASLEEP_S:
+        return _unknown(spec, f"the machine was suspended for {end.asleep_s - start.asleep_s:.1f} s inside the window")
     duration_s = end.time_s - start.time_s
     if spec.provenance == "modelled":
         return _finish(spec, counter_j, duration_s, notes=[f"a model, not a measurement: {spec.method}"])
+    if start.locked and end.locked:
+        return _between_steps(spec, start, end)
     bound_j = _bound(spec, start, end, counter_j)
     period_s = spec.update_period_s or 0.0
     too_short = duration_s < period_s or (counter_j == 0 and duration_s > 0)
@@ -76,6 +84,25 @@ def source_energy(spec: SourceSpec, start: Edge, end: Edge) -> ComponentEnergy:
     ]
     notes = [f"{_too_short(duration_s)}: wide interval"] if too_short else []
     return _finish(spec, counter_j, duration_s, edges_j=(edges[0], edges[1]), bound_j=bound_j, notes=notes)
+
+
+def _between_steps(spec: SourceSpec, start: Edge, end: Edge) -> ComponentEnergy:
+    """Where the counter's steps are known at both ends: their difference."""
+    assert start.energy_j is not None
+    assert end.energy_j is not None
+    bound_j = None
+    if start.span_j is not None and end.span_j is not None and spec.max_power_w is not None:
+        lower_j = max(0.0, end.span_j[0] - start.span_j[1])
+        upper_j = min(end.span_j[1] - start.span_j[0], spec.max_power_w * (end.time_s - start.time_s))
+        bound_j = lower_j, max(lower_j, upper_j)
+    return _finish(
+        spec,
+        max(0.0, end.energy_j - start.energy_j),
+        end.time_s - start.time_s,
+        edges_j=(start.sigma_j or 0.0, end.sigma_j or 0.0),
+        bound_j=bound_j,
+        notes=list(dict.fromkeys(edge.note for edge in (start, end) if edge.note)),
+    )
 
 
 def _finish(

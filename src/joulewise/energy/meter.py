@@ -8,8 +8,11 @@ print(window.energy.total)
 from __future__ import annotations
 
 import difflib
+import math
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,11 +20,11 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 from joulewise.energy.estimate import source_energy
-from joulewise.energy.reading import ComponentEnergy, ComponentName, Energy, Reading, sum_components, unknown
+from joulewise.energy.reading import Z95, ComponentEnergy, ComponentName, Energy, Reading, sum_components, unknown
 from joulewise.energy.source import Absent, Source, SourceSpec
 from joulewise.energy.sources import SOURCES
+from joulewise.energy.timeline import TimelineRow as TimelineRow
 from joulewise.energy.track import Edge, Track
-from joulewise.energy.track import TimelineRow as TimelineRow
 from joulewise.errors import JoulewiseError, UserError
 
 COMPONENTS: tuple[ComponentName, ...] = ("gpu", "cpu", "dram")
@@ -29,8 +32,41 @@ COMPONENTS: tuple[ComponentName, ...] = ("gpu", "cpu", "dram")
 TIMELINE_ROWS = 200_000
 """The timeline keeps so many rows at most (about 20 MB); undrained, the oldest go first."""
 
+SAMPLE_PERIOD_S = 0.025
+"""How often the power is read: 40 readings of 50 microseconds are 0.2 % of a core."""
+
+SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 0.0005, 0.02
+"""Of the sampler between two looks at what is due."""
+
+PATIENCE = 2.0
+"""A window's end waits for the counter's next step for so many periods,"""
+
+LONGEST_WAIT_S = 0.5
+"""and whoever asks for its joules for so many seconds at most."""
+
 JOIN_S = 2.0
 """Closing waits so long for the sampler; a driver that hangs must not hang the program."""
+
+
+def _asleep_s() -> float:
+    """How long the machine has been suspended since its start, in seconds; 0 where the system does not say."""
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+class _Moment:
+    """One end of a window: what is known of every source there, until the step that follows is seen."""
+
+    def __init__(self, time_s: float, edges: dict[Track, Edge]) -> None:
+        self.time_s, self.edges = time_s, edges
+        self.settled = False
+
+    def settle(self, at_once: bool) -> None:
+        """Take in what has been seen since, where that is all there will be, or ``at_once``."""
+        if not self.settled and (at_once or all(track.settled(self.time_s) for track in self.edges)):
+            self.edges = {track: track.refined(edge) for track, edge in self.edges.items()}
+            self.settled = True
 
 
 class Window:
@@ -41,40 +77,50 @@ class Window:
         readings_start: raw counters at the start by source id, unwrapped.
     """
 
-    def __init__(self, start_s: float, readings_start: dict[str, Reading]) -> None:
-        self.start_s = start_s
-        self.readings_start = readings_start
-        self._end: tuple[dict[str, Reading], Energy] | None = None
+    def __init__(self, start: _Moment, energy: Callable[[_Moment, _Moment], Energy]) -> None:
+        self.start_s = start.time_s
+        self.readings_start = {t.source.spec.source_id: edge.reading for t, edge in start.edges.items()}
+        self._start = start
+        self._end: _Moment | None = None
+        self._energy_between = energy
+        self._energy: Energy | None = None
 
-    def _close(self, readings_end: dict[str, Reading], energy: Energy) -> None:
-        self._end = readings_end, energy
+    def _close(self, end: _Moment) -> None:
+        self._end = end
+        self._readings_end = {t.source.spec.source_id: edge.reading for t, edge in end.edges.items()}
 
-    def _closed(self, what: str) -> tuple[dict[str, Reading], Energy]:
+    def _closed(self, what: str) -> _Moment:
         if self._end is None:
             raise JoulewiseError(f"the window is still open: its {what} is known only after the with block has ended")
         return self._end
 
     @property
     def energy(self) -> Energy:
-        """The joules, one entry per component. Raises ``JoulewiseError`` while the window is open."""
-        return self._closed("energy")[1]
+        """The joules, one entry per component. Raises ``JoulewiseError`` while the window is open.
+
+        Asked for at once after the window's end, it waits for the counter's next step, at most two of its periods
+        (0.2 s on an NVIDIA card): only then is the last step's share known.
+        """
+        end = self._closed("energy")
+        if self._energy is None:
+            self._energy = self._energy_between(self._start, end)
+        return self._energy
 
     @property
     def readings_end(self) -> dict[str, Reading]:
         """Raw counters at the end by source id, unwrapped. Raises ``JoulewiseError`` while the window is open."""
-        return self._closed("last reading")[0]
+        self._closed("last reading")
+        return self._readings_end
 
     @property
     def end_s(self) -> float:
         """Monotonic end, in seconds. Raises ``JoulewiseError`` while the window is open."""
-        energy = self._closed("end")[1]
-        assert energy.end_s is not None
-        return energy.end_s
+        return self._closed("end").time_s
 
     @property
     def duration_s(self) -> float:
         """Seconds from start to end. Raises ``JoulewiseError`` while the window is open."""
-        return self._closed("duration")[1].duration_s
+        return self._closed("duration").time_s - self.start_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +139,9 @@ class Mark:
 class Meter:
     """Reads sources at the ends of windows and follows them in between.
 
+    The sampler learns when each counter steps; a window's joules are exact at steps, and inside a step shared as the
+    power readings say. Before the steps are known, or where they come unevenly, the interval is wider.
+
     Of each component either all its devices are measured, or a model stands in for the whole component and says so, or
     the component is unknown, with the reason. Entering the context starts one daemon thread, the sampler.
 
@@ -100,7 +149,8 @@ class Meter:
         sources: what can be read. The meter owns them and closes them.
         absent: what cannot, and why.
         clock: the monotonic clock that the sources' readings are stamped with.
-        sample_period_s: how often the sampler follows the sources; None for no sampler.
+        sample_period_s: how often the sampler reads each source's power; None for no sampler.
+        asleep: how long the machine has been suspended since it was started, in seconds.
     """
 
     def __init__(
@@ -108,7 +158,8 @@ class Meter:
         sources: Sequence[Source],
         absent: Sequence[Absent] = (),
         clock: Callable[[], float] = time.monotonic,
-        sample_period_s: float | None = 0.05,
+        sample_period_s: float | None = SAMPLE_PERIOD_S,
+        asleep: Callable[[], float] = _asleep_s,
     ) -> None:
         self.absent = tuple(absent)
         self._clock = clock
@@ -119,6 +170,9 @@ class Meter:
         self._stop = threading.Event()
         self._sampler: threading.Thread | None = None
         self._sampler_cpu_s: float | None = None
+        self._asleep = asleep
+        self._moments: list[_Moment] = []
+        self._settled = threading.Condition()
         self._tracks: dict[ComponentName, list[Track]] = {}
         self._unknown: dict[ComponentName, str] = {}
         self._stand_in: dict[ComponentName, str] = {}
@@ -127,6 +181,9 @@ class Meter:
         # Slow reads lie farthest from the work: first at a window's start, last at its end.
         self._order = [t for tracks in self._tracks.values() for t in tracks]
         self._order.sort(key=lambda t: t.source.spec.provenance != "measured")
+        for track in self._order:
+            track.sharing = len(self._order)
+        _meters.add(self)
         kept = {id(t.source) for t in self._order}
         for source in sources:
             if id(source) not in kept:
@@ -143,7 +200,7 @@ class Meter:
             self._unknown[component] = "; ".join(gaps)
         chosen = modelled if gaps and modelled else measured or modelled
         if chosen:
-            self._tracks[component] = [Track(s, self._keep) for s in chosen]
+            self._tracks[component] = [Track(s, self._keep, self._asleep) for s in chosen]
 
     @property
     def specs(self) -> tuple[SourceSpec, ...]:
@@ -191,6 +248,18 @@ class Meter:
         for track in self._order:
             track.sample()
 
+    @property
+    def due_s(self) -> float:
+        """When ``tend`` has something to do next, on the meter's clock."""
+        return min((track.due_s for track in self._order), default=math.inf)
+
+    def tend(self) -> None:
+        """Do what is due by now: what the sampler does whenever ``due_s`` has come. For simulated clocks."""
+        now_s = self._clock()
+        for track in self._order:
+            track.tend(now_s, self._sample_period_s or SAMPLE_PERIOD_S)
+        self._settle()
+
     @contextmanager
     def window(self) -> Iterator[Window]:
         """A window from here to the end of the ``with`` block, also where the block raises.
@@ -204,18 +273,61 @@ class Meter:
             raise JoulewiseError("the meter is closed: open a window only inside its with block")
         first = [(track, track.read()) for track in self._order]
         start_s = self._clock()
-        start = {id(track): track.edge(reading, start_s) for track, reading in first}
-        window = Window(start_s, {t.source.spec.source_id: reading for t, reading in first})
+        window = Window(self._moment(start_s, first), self._energy)
         try:
             yield window
         finally:
             end_s = self._clock()
             last = [(track, track.read()) for track in reversed(self._order)]
-            end = {id(track): track.edge(reading, end_s) for track, reading in last}
-            window._close(
-                {t.source.spec.source_id: reading for t, reading in reversed(last)},
-                Energy(end_s - start_s, self._components(start, end), start_s, end_s),
+            window._close(self._moment(end_s, last[::-1]))
+
+    def between(self, start_s: float, end_s: float) -> Energy:
+        """The joules of a stretch of time that has passed, by the timeline.
+
+        The counter was not read at its ends for the purpose, so the interval is wider than a window's.
+
+        Args:
+            start_s: its start, on the meter's clock (``time.monotonic``), in seconds.
+            end_s: its end.
+
+        Raises:
+            JoulewiseError: the timeline does not cover it: it keeps an hour (``timeline.KEPT_S``).
+        """
+        now_s = self._clock()
+        if not start_s < end_s <= now_s:
+            raise JoulewiseError(
+                f"no stretch of the past: from {start_s:.3f} s to {end_s:.3f} s, and it is {now_s:.3f} s"
             )
+        reach_s = max((track.reaches_back_to_s for track in self._order), default=-math.inf)
+        if start_s < reach_s:
+            raise JoulewiseError(
+                f"the timeline does not reach back to {start_s:.3f} s: its first reading "
+                + ("is still to come" if reach_s == math.inf else f"is {now_s - reach_s:.1f} s old")
+            )
+        start, end = (_Moment(t, {track: track.edge(None, t) for track in self._order}) for t in (start_s, end_s))
+        return self._energy(start, end)
+
+    def resolvable(self, relative_error: float) -> dict[ComponentName, float | None]:
+        """How long a window must last, at the present power, for its 95 % interval to be so narrow.
+
+        Args:
+            relative_error: half of the interval's width over the energy, such as 0.01. What is common to all windows
+                (the sensor's gain and offset) is left out: no length of time makes it smaller.
+
+        Returns:
+            Seconds by measured component; None where its power is not known yet.
+        """
+        now_s = self._clock()
+        seconds: dict[ComponentName, float | None] = {}
+        for component, tracks in self._tracks.items():
+            if all(t.source.spec.provenance == "measured" for t in tracks) and component not in self._unknown:
+                seen = [t.present(now_s) for t in tracks]
+                known = [s for s in seen if s is not None]
+                power_w = math.fsum(power_w for power_w, _ in known)
+                edge_j = math.hypot(*(edge_j for _, edge_j in known))
+                told = len(known) == len(seen) and power_w > 0
+                seconds[component] = Z95 * math.sqrt(2) * edge_j / (relative_error * power_w) if told else None
+        return seconds
 
     def mark(self) -> Mark:
         """Read every source once. Marks that follow one another cut time into pieces without gap or overlap.
@@ -240,13 +352,45 @@ class Meter:
             self._timeline.clear()
         return rows
 
-    def _components(self, start: dict[int, Edge], end: dict[int, Edge]) -> tuple[ComponentEnergy, ...]:
+    def _moment(self, time_s: float, readings: Sequence[tuple[Track, Reading]]) -> _Moment:
+        moment = _Moment(time_s, {track: track.edge(reading, time_s) for track, reading in readings})
+        for track, _ in readings:
+            track.want(time_s)
+        with self._settled:
+            self._moments.append(moment)
+        return moment
+
+    def _settle(self) -> None:
+        """Finish the windows' ends whose next step has been seen, and those that have waited long enough."""
+        now_s = self._clock()
+        with self._settled:
+            for moment in self._moments:
+                moment.settle(at_once=now_s - moment.time_s > PATIENCE * self._longest_period_s())
+            self._moments = [m for m in self._moments if not m.settled]
+            self._settled.notify_all()
+
+    def _longest_period_s(self) -> float:
+        return max((track.period_s or 0.0 for track in self._order), default=0.0)
+
+    def _energy(self, start: _Moment, end: _Moment) -> Energy:
+        """The joules between two moments; waits for the step after the later one, if a sampler is there to see it."""
+        with self._settled:
+            for moment in (start, end):
+                moment.settle(at_once=False)
+            if self._sampler is not None and self._sampler.is_alive():
+                wait_s = min(LONGEST_WAIT_S, PATIENCE * self._longest_period_s())
+                self._settled.wait_for(lambda: end.settled or self._stop.is_set(), wait_s)
+            for moment in (start, end):
+                moment.settle(at_once=True)
+        return Energy(end.time_s - start.time_s, self._components(start.edges, end.edges), start.time_s, end.time_s)
+
+    def _components(self, start: Mapping[Track, Edge], end: Mapping[Track, Edge]) -> tuple[ComponentEnergy, ...]:
         components = []
         for component in COMPONENTS:
             if component in self._unknown:
                 components.append(unknown(component, self._unknown[component]))
             elif component in self._tracks:
-                parts = [source_energy(t.source.spec, start[id(t)], end[id(t)]) for t in self._tracks[component]]
+                parts = [source_energy(t.source.spec, start[t], end[t]) for t in self._tracks[component]]
                 total = parts[0] if len(parts) == 1 else sum_components(component, parts)
                 if component in self._stand_in:
                     total = replace(total, note=f"{total.note}; it stands in for {self._stand_in[component]}")
@@ -259,9 +403,29 @@ class Meter:
             self._timeline.append(row)
 
     def _follow(self) -> None:
-        while not self._stop.wait(self._sample_period_s):
-            self.poll()
+        # A window's end may ask for an earlier reading than was due: look again after a while at the latest.
+        while not self._stop.wait(min(max(self.due_s - self._clock(), SHORTEST_SLEEP_S), LONGEST_SLEEP_S)):
+            self.tend()
             self._sampler_cpu_s = time.thread_time()
+
+    def _forked(self) -> None:
+        """In a forked child: the sampler is not there, and may have held any lock."""
+        self._sampler = None
+        self._timeline_lock, self._settled = threading.Lock(), threading.Condition()
+        for track in self._order:
+            track.fork()
+
+
+_meters: weakref.WeakSet[Meter] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for meter in _meters:
+        meter._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def discover(select: Collection[str] | None = None) -> Meter:

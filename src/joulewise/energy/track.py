@@ -1,7 +1,6 @@
-"""Track: follows one source from reading to reading, and says what is known of it at a moment.
+"""Track: follows one source, learns when its counter steps, and says what is known of its joules at a moment.
 
-Two things are kept up: the counter, unwrapped, and the integral of the power over time (the *trace*), with a variance.
-Where a window begins or ends, both become an ``Edge``; ``joulewise.energy.estimate`` makes joules of two Edges.
+Where a window begins or ends, that becomes an ``Edge``; ``joulewise.energy.estimate`` makes joules of two Edges.
 """
 
 from __future__ import annotations
@@ -14,26 +13,47 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from joulewise.energy.lock import StepLock
 from joulewise.energy.reading import Reading
 from joulewise.energy.source import Source
-
-POWER_HELD_S = 0.1
-"""A power reading may be this old: on an H200 (driver 580) the value changes about every 100 ms, whoever asks."""
-
-KEPT_S = 1.0
-"""How far the trace reaches back at least; a longer counter period keeps more."""
+from joulewise.energy.timeline import AVERAGED_S, Knot, Knots, PowerTrace
+from joulewise.energy.timeline import TimelineRow as TimelineRow
 
 LAG_POINTS = 16
-"""How many phases of the counter are averaged over."""
+"""How many phases of an unlocked counter are averaged over."""
 
+SHORTEST_PERIOD_S = 0.01
+"""Counters that step more often than this are not locked on: they are as good as continuous."""
 
-class TimelineRow(NamedTuple):
-    """One row of the timeline: what one source said at one moment of the monotonic clock."""
+SEEK_PARTS = 8
+"""Until its steps are known, a counter is read so many times a period."""
 
-    time_s: float
-    source_id: str
-    energy_j: float | None
-    power_w: float | None
+SEEK_PERIODS = 30
+"""If they are not known after so many periods, they are taken for uneven."""
+
+RETRY_S = 60.0
+"""How long to wait then before the next attempt."""
+
+REFINE_PROBES = 20
+"""Once they are known, each step is probed until they are known well, but at most so many."""
+
+QUIET_S = 2.0
+"""After that, a step is probed so often,"""
+
+QUIET_SHARE = 0.003
+"""or less often, where that would take more than this share of a core."""
+
+COUNTER_S, MODEL_S = 0.05, 0.5
+"""Counters that need no lock, and models, are read no more often than this."""
+
+FINEST_PITCH_S = 0.002
+"""A counter that shows a new value even so often is taken for continuous."""
+
+PRESENT_S = 5.0
+"""The power is taken over so long, where it is asked what it is now."""
+
+LATE = 0.15
+"""A gap of so many seconds between two power readings is told: the sampler was held up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +64,14 @@ class Edge:
         time_s: the window's end, on the monotonic clock.
         reading: the counter's reading nearest to it, unwrapped.
         energy_j: the best estimate of the cumulative joules at ``time_s``; None where the counter could not be read.
-        sigma_j: its standard uncertainty from not knowing when the counter last stepped; None without a power trace.
-        trace_j: integral of the power up to ``time_s``; None without a power trace.
+        sigma_j: its standard uncertainty; None where nothing tells it.
+        trace_j: integral of the power up to ``time_s``; None without power readings.
         trace_variance: variance of ``trace_j``, in J^2, growing with time.
         resets: how often the counter has run backwards so far.
+        locked: whether the counter's steps were known.
+        span_j: what the cumulative joules cannot be below or above; None where nothing tells. Only where ``locked``.
+        asleep_s: how long the machine has been suspended so far, in seconds.
+        note: why it is less certain than usual, in words.
     """
 
     time_s: float
@@ -57,13 +81,18 @@ class Edge:
     trace_j: float | None
     trace_variance: float
     resets: int
+    locked: bool = False
+    span_j: tuple[float, float] | None = None
+    asleep_s: float = 0.0
+    note: str | None = None
 
 
-class _Point(NamedTuple):
-    time_s: float
-    power_w: float
-    trace_j: float
-    variance: float
+class _Fetched(NamedTuple):
+    """A counter reading, and between which moments its value was fetched."""
+
+    earliest_s: float
+    latest_s: float
+    energy_j: float
 
 
 class Track:
@@ -72,19 +101,46 @@ class Track:
     Args:
         source: the source.
         keep: takes each row for the timeline.
+        asleep: how long the machine has been suspended so far, in seconds.
     """
 
-    def __init__(self, source: Source, keep: Callable[[TimelineRow], None]) -> None:
+    def __init__(
+        self, source: Source, keep: Callable[[TimelineRow], None], asleep: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self.source = source
         self._keep = keep
+        self._asleep, self._asleep_s = asleep, asleep()
         # One reading at a time: two threads' readings in the wrong order would look like a counter running backwards.
         self._lock = threading.Lock()
         self._raw_j: float | None = None
         self._wrapped_j = 0.0
         self._resets = 0
-        self._points: deque[_Point] = deque()
-        self._kept_s = max(KEPT_S, 3 * (source.spec.update_period_s or 0.0))
+        self._trace = PowerTrace()
+        self._reads = Knots()
         self._last_edge: tuple[float, float] | None = None
+        period_s = source.spec.update_period_s or 0.0
+        steps = source.spec.provenance == "measured" and period_s >= SHORTEST_PERIOD_S
+        self._steps = StepLock(period_s) if steps else None
+        self._knots = Knots()
+        self._knot_number: int | None = None
+        self._read_times: deque[float] = deque(maxlen=16)
+        self._previous: _Fetched | None = None
+        self._doubtful: tuple[int, float] | None = None
+        self._sample_due_s = -math.inf
+        self._sample_costs: deque[float] = deque(maxlen=16)
+        self._pitch_s = period_s / SEEK_PARTS
+        self._in_a_row = 0
+        self._seek_until_s = math.inf
+        self._probe_due_s = -math.inf
+        self._second_of: int | None = None
+        self._probes = 0
+        self._wanted: list[tuple[float, float]] = []
+        self.sharing = 1
+        """How many tracks share the sampler's time."""
+
+    def fork(self) -> None:
+        """After a fork: the thread that may have held the lock is not in the child."""
+        self._lock = threading.Lock()
 
     def sample(self) -> None:
         """Take a cheap reading into the timeline."""
@@ -96,42 +152,126 @@ class Track:
         with self._lock:
             return self._take(self.source.read())
 
-    def edge(self, reading: Reading, time_s: float) -> Edge:
-        """What is known at ``time_s``, a moment just before or after ``reading``.
+    # What the sampler does, and when.
 
-        A counter that steps every T seconds shows the joules of its last step, which lies up to T before the reading,
-        at an unknown phase. So the joules at ``time_s`` are the reading plus what the power trace says has flowed since
-        that step: its mean over all phases is the estimate and its standard deviation the uncertainty. At constant
-        power P these are P T / 2 and P T / sqrt(12).
-        """
-        spec = self.source.spec
+    @property
+    def due_s(self) -> float:
+        """When ``tend`` has something to do next."""
+        return min(self._sample_due_s, self._counter_due_s())
+
+    def tend(self, now_s: float, sample_period_s: float) -> None:
+        """Do what is due: a probe of the counter, the reading after a window's end, a sample of the power."""
         with self._lock:
-            if reading.energy_j is None or not self._points:
-                return Edge(time_s, reading, reading.energy_j, None, None, 0.0, self._resets)
-            trace_j, variance = self._trace(time_s)
-            if spec.update_period_s is None:
-                return Edge(time_s, reading, reading.energy_j, None, trace_j, variance, self._resets)
-            # The counter was fetched somewhere within the read, so its phase is uncertain by that much more.
-            newest_s = reading.time_s + reading.read_s / 2
-            span_s = spec.update_period_s + reading.read_s
-            phases = [trace_j - self._trace(newest_s - span_s * (i + 0.5) / LAG_POINTS)[0] for i in range(LAG_POINTS)]
-            since = variance - self._trace(newest_s - span_s)[1]
-            sigma_j = math.hypot(statistics.pstdev(phases), math.sqrt(max(0.0, since)), spec.quantum_j / math.sqrt(12))
-            energy_j = reading.energy_j + statistics.fmean(phases)
-            # A counter never runs backwards, so neither does its estimate: idle time added never lowers the energy.
-            if self._last_edge is not None and time_s >= self._last_edge[0]:
-                energy_j = max(energy_j, self._last_edge[1])
-            self._last_edge = (time_s, energy_j)
-            return Edge(time_s, reading, energy_j, sigma_j, trace_j, variance, self._resets)
+            asleep_s = self._asleep()
+            if asleep_s > self._asleep_s + LATE:
+                self._asleep_s = asleep_s
+                self._unlock()
+            if now_s >= self._counter_due_s():
+                self._take(self.source.read())
+                self._plan(now_s)
+            if now_s >= self._sample_due_s:
+                modelled = self.source.spec.provenance == "modelled"
+                reading = self._take(self.source.read() if modelled else self.source.sample())
+                self._sample_costs.append(reading.read_s)
+                dearest_s = statistics.median(self._sample_costs) * self.sharing / QUIET_SHARE
+                every_s = sample_period_s if self._steps else max(sample_period_s, MODEL_S if modelled else COUNTER_S)
+                self._sample_due_s = max(self._sample_due_s + every_s, now_s + max(every_s / 2, dearest_s))
+
+    def want(self, time_s: float) -> None:
+        """Let the sampler read the counter after the step that follows ``time_s``."""
+        with self._lock:
+            if self._steps and self._steps.locked:
+                self._wanted.append((time_s, self._after_step_s(time_s)))
+
+    def settled(self, time_s: float) -> bool:
+        """Whether the step after ``time_s`` has been seen, or nobody waits for it."""
+        with self._lock:
+            if self._steps is None or not self._steps.locked:
+                return True
+            return self._knots.around(time_s)[1] is not None and self._trace_reaches(time_s)
+
+    @property
+    def period_s(self) -> float | None:
+        """How often the counter steps, in seconds, as learnt; None until its steps are known."""
+        return self._steps.period_s if self._steps and self._steps.locked else None
+
+    def _trace_reaches(self, time_s: float) -> bool:
+        return not len(self._trace) or self._trace.last_s >= time_s + AVERAGED_S / 2
+
+    def _after_step_s(self, time_s: float) -> float:
+        assert self._steps is not None
+        following = self._steps.step(self._steps.before(time_s).number + 1)
+        return following.time_s + self._half_width_s(following.number) + 0.0005
+
+    def _counter_due_s(self) -> float:
+        return min([self._probe_due_s if self._steps else math.inf, *(due_s for _, due_s in self._wanted)])
+
+    def _plan(self, now_s: float) -> None:
+        """When to read the counter next, a reading at ``now_s`` having been done."""
+        steps = self._steps
+        if steps is None:
+            return
+        if self._wanted:
+            open_ = [t for t, _ in self._wanted if self._knots.around(t)[1] is None and now_s - t < 5 * steps.period_s]
+            self._wanted = [(t, self._after_step_s(max(t, now_s))) for t in open_] if steps.locked else []
+        if now_s < self._probe_due_s:
+            return  # it was a window's reading that was due
+        if not steps.locked:
+            self._seek(now_s)
+            return
+        if self._second_of is None:
+            # Next to a step: the next reading tells on which side.
+            self._second_of = steps.nearest(now_s).number
+            self._probe_due_s = steps.step(self._second_of).time_s + steps.period_s / 2
+            return
+        self._second_of = None
+        self._probes += 1
+        read_s = self._read_s()
+        rough = steps.half_width_s(steps.nearest(now_s + QUIET_S).number) > read_s / 3 + 0.0002
+        quiet_s = max(QUIET_S, 2 * read_s * self.sharing / QUIET_SHARE)
+        wait_s = steps.period_s / 2 if rough and self._probes < REFINE_PROBES else quiet_s
+        following = steps.step(steps.before(now_s + wait_s).number + 1)
+        self._probe_due_s = following.time_s - read_s / 2
+
+    def _seek(self, now_s: float) -> None:
+        """Read on until the steps are known; give up for a while where they are not to be known."""
+        assert self._steps is not None
+        if self._seek_until_s == math.inf:
+            self._seek_until_s = now_s + SEEK_PERIODS * self._steps.period_s
+        self._probe_due_s = now_s + max(self._pitch_s, self._read_s())
+        too_fast = self._in_a_row >= SEEK_PARTS  # each reading showed a new value
+        if too_fast and self._pitch_s / 4 >= max(FINEST_PITCH_S, self._read_s()):
+            self._pitch_s /= 4
+            self._in_a_row = 0
+            self._steps.reset()
+        elif too_fast or now_s > self._seek_until_s:
+            self._seek_until_s = math.inf
+            self._unlock()
+            self._probe_due_s = now_s + RETRY_S
+
+    def _unlock(self) -> None:
+        """The steps are no longer where they were."""
+        if self._steps is not None:
+            self._steps.reset()
+        self._wanted.clear()
+        self._previous = self._doubtful = self._knot_number = self._second_of = None
+        self._probe_due_s = -math.inf
+        self._probes = self._in_a_row = 0
+
+    # What readings teach.
 
     def _take(self, reading: Reading) -> Reading:
-        """Unwrap, integrate, and keep for the timeline. The lock is held."""
+        """Unwrap, integrate, learn, and keep for the timeline. The lock is held."""
         if reading.energy_j is not None and reading.fault is None:
             reading = replace(reading, energy_j=self._unwrap(reading.energy_j))
         elif reading.energy_j is not None:
             reading = replace(reading, energy_j=None)  # a value that cannot be trusted is not a value
         if reading.power_w is not None:
-            self._integrate(reading.time_s, reading.power_w)
+            self._trace.add(reading.time_s, reading.power_w)
+        if reading.energy_j is not None:
+            self._reads.add(reading.time_s, reading.energy_j, reading.read_s / 2)
+            if self._steps is not None:
+                self._learn(reading, reading.energy_j, self._steps)
         if reading.energy_j is not None or reading.power_w is not None:
             self._keep(TimelineRow(reading.time_s, self.source.spec.source_id, reading.energy_j, reading.power_w))
         return reading
@@ -144,43 +284,267 @@ class Track:
             else:
                 self._resets += 1
                 self._last_edge = None
+                self._reads.clear()
+                self._knots.clear()
+                self._unlock()
         self._raw_j = raw_j
         return raw_j + self._wrapped_j
 
-    def _integrate(self, time_s: float, power_w: float) -> None:
-        if not self._points:
-            self._points.append(_Point(time_s, power_w, 0.0, 0.0))
-            return
-        last = self._points[-1]
-        if time_s <= last.time_s:
-            return
-        # Trapezoid. A change of power shows up late: on average by half the gap and half the time that a reading is
-        # held, at most by twice that. The average is taken as the standard uncertainty.
-        gap_s = time_s - last.time_s
-        sigma_j = abs(power_w - last.power_w) * (gap_s + POWER_HELD_S) / 2
-        self._points.append(
-            _Point(
-                time_s,
-                power_w,
-                last.trace_j + gap_s * (power_w + last.power_w) / 2,
-                last.variance + sigma_j**2,
-            )
-        )
-        while len(self._points) > 2 and self._points[1].time_s < time_s - self._kept_s:
-            self._points.popleft()
+    def _read_s(self) -> float:
+        """How long a counter reading takes as a rule, in seconds."""
+        return statistics.median(self._read_times) if self._read_times else 0.0
 
-    def _trace(self, time_s: float) -> tuple[float, float]:
-        """Integral of the power up to ``time_s``, and its variance; outside the kept points the power is held."""
-        later: _Point | None = None
-        for point in reversed(self._points):
-            if point.time_s <= time_s:
-                if later is None:
-                    return point.trace_j + (time_s - point.time_s) * point.power_w, point.variance
-                share = (time_s - point.time_s) / (later.time_s - point.time_s)
-                return (
-                    point.trace_j + share * (later.trace_j - point.trace_j),
-                    point.variance + share * (later.variance - point.variance),
-                )
-            later = point
-        first = self._points[0]
-        return first.trace_j + (time_s - first.time_s) * first.power_w, first.variance
+    def _half_width_s(self, number: int) -> float:
+        """A step lies within this of where it is told: the value may have been fetched anywhere in a reading."""
+        assert self._steps is not None
+        return self._steps.half_width_s(number) + self._read_s() / 2
+
+    def _learn(self, reading: Reading, energy_j: float, steps: StepLock) -> None:
+        self._read_times.append(reading.read_s)
+        # In a reading that took its usual time the value is taken to be fetched in the middle, always at the same
+        # place: a fixed error shifts all steps alike. In one that took longer it may be anywhere in the excess.
+        usual_s = self._read_s()
+        excess_s = reading.read_s - usual_s if reading.read_s > 1.2 * usual_s else 0.0
+        now = _Fetched(reading.time_s - excess_s / 2, reading.time_s + excess_s / 2, energy_j)
+        before, self._previous = self._previous, now
+        if before is not None and now.earliest_s - before.latest_s > 0.9 * steps.period_s:
+            before = None  # more than one step may lie between
+        if not steps.locked:
+            self._learn_anew(before, now, steps)
+            return
+        nearest = steps.nearest(reading.time_s)
+        if abs(reading.time_s - nearest.time_s) <= self._half_width_s(nearest.number) + reading.read_s / 2:
+            self._doubtful = nearest.number, energy_j  # before or after that step? The next reading tells
+            return
+        current = steps.before(reading.time_s)
+        if before is not None and not self._compare(before, now, steps, current.number, current.time_s):
+            self._unlock()
+            return
+        self._add_knots(energy_j, steps, current.number)
+
+    def _learn_anew(self, before: _Fetched | None, now: _Fetched, steps: StepLock) -> None:
+        if before is None:
+            steps.reset()  # a step may have been missed
+        elif before.energy_j != now.energy_j:
+            self._in_a_row += 1
+            steps.seen(before.earliest_s, now.latest_s)
+            if steps.uneven:
+                steps.reset()
+            elif steps.locked:
+                self._seek_until_s = math.inf
+                self._probes, self._second_of = 0, -1  # the next plan is for a first reading
+        else:
+            self._in_a_row = 0
+
+    def _compare(self, before: _Fetched, now: _Fetched, steps: StepLock, number: int, step_s: float) -> bool:
+        """Narrow the phase by two readings of which the second lies clearly after step ``number``.
+
+        Returns:
+            False if they contradict it.
+        """
+        quarter_s = steps.period_s / 4
+        close_s = max(self._read_s(), 3 * steps.half_width_s(number))
+        if before.energy_j == now.energy_j:
+            if before.latest_s < step_s - quarter_s:
+                return False  # no step came
+            if before.latest_s < step_s + close_s:
+                steps.narrowed(number, before.latest_s - 2 * quarter_s, before.latest_s)
+        else:
+            if before.earliest_s > step_s + quarter_s:
+                return False  # it came later
+            if min(step_s - before.earliest_s, now.latest_s - step_s) < close_s:
+                steps.narrowed(number, before.earliest_s, now.latest_s)
+        return not steps.uneven and steps.locked
+
+    def _add_knots(self, energy_j: float, steps: StepLock, number: int) -> None:
+        half_width_s = self._half_width_s(number)
+        if self._doubtful is not None:
+            doubtful_number, doubtful_j = self._doubtful
+            if doubtful_number == number and doubtful_j != energy_j and self._knot_number != number - 1:
+                self._knots.add(steps.step(number - 1).time_s, doubtful_j, half_width_s)
+            self._doubtful = None
+        if self._knot_number is None or number > self._knot_number:
+            self._knots.add(steps.step(number).time_s, energy_j, half_width_s)
+            self._knot_number = number
+
+    # What is known at a moment.
+
+    @property
+    def reaches_back_to_s(self) -> float:
+        """The earliest moment that ``edge`` can tell; infinite before the first reading."""
+        with self._lock:
+            first = self._reads.around(-math.inf)[1]
+            return math.inf if first is None else first.time_s
+
+    def edge(self, reading: Reading | None, time_s: float) -> Edge:
+        """What is known at ``time_s``.
+
+        Args:
+            reading: the reading taken for that moment, just before or after it; None for the last one before it.
+            time_s: the moment.
+        """
+        with self._lock:
+            after_the_fact = reading is None
+            if reading is None:
+                reading = self._reading_at(time_s)
+            edge = self._between_steps(reading, time_s) or self._between_readings(reading, time_s)
+            if after_the_fact or edge.energy_j is None or edge.sigma_j is None:
+                return edge
+            # A counter never runs backwards, so neither does its estimate: idle time added never lowers the energy.
+            if self._last_edge is not None and time_s >= self._last_edge[0]:
+                edge = replace(edge, energy_j=max(edge.energy_j, self._last_edge[1]))
+            assert edge.energy_j is not None
+            self._last_edge = (time_s, edge.energy_j)
+            return edge
+
+    def refined(self, edge: Edge) -> Edge:
+        """The same moment, by what has been seen since; the edge itself where that tells nothing more."""
+        with self._lock:
+            if edge.resets != self._resets or edge.reading.energy_j is None:
+                return edge
+            return self._between_steps(edge.reading, edge.time_s) or edge
+
+    def present(self, now_s: float) -> tuple[float, float] | None:
+        """Mean power of late, in watts, and the standard uncertainty of a window's end, in joules; None if unknown."""
+        spec = self.source.spec
+        with self._lock:
+            last = self._reads.around(math.inf)[0]
+            first = self._reads.around(now_s - PRESENT_S)[1]
+            if last is None or first is None or last.time_s <= first.time_s:
+                return None
+            power_w = (last.energy_j - first.energy_j) / (last.time_s - first.time_s)
+            moments = [last.time_s - (last.time_s - first.time_s) * (i + 0.5) / LAG_POINTS for i in range(LAG_POINTS)]
+            edges = [self._between_steps(self._reading_at(t), t) for t in moments]
+            sigmas = [e.sigma_j for e in edges if e is not None and e.sigma_j is not None]
+            if sigmas:
+                return power_w, math.sqrt(statistics.fmean(s**2 for s in sigmas))
+            span_s = (spec.update_period_s or 0.0) + self._read_s()
+            return power_w, math.hypot(power_w * span_s, spec.quantum_j) / math.sqrt(12)
+
+    def _reading_at(self, time_s: float) -> Reading:
+        """The last reading before a moment; of a continuous counter, a share of what lies between two readings."""
+        last, following = self._reads.around(time_s)
+        if last is None:
+            return Reading(time_s, 0.0, None, fault="its counter was not read before that moment")
+        if self._steps is None and following is not None:
+            gap_s = following.time_s - last.time_s
+            risen_j = (following.energy_j - last.energy_j) * (time_s - last.time_s) / gap_s
+            return Reading(time_s, gap_s, last.energy_j + risen_j)
+        return Reading(last.time_s, 2 * last.half_width_s, last.energy_j)
+
+    def _between_steps(self, reading: Reading, time_s: float) -> Edge | None:
+        """Exact at a step; inside one, its joules are shared as the power readings say."""
+        steps = self._steps
+        if steps is None or reading.energy_j is None:
+            return None
+        first, second = self._knots.around(time_s)
+        if first is None or (second is None and time_s - first.time_s > 2 * steps.period_s):
+            return None
+        power_w, seen = 0.0, len(self._trace) > 0 and self._trace.first_s < first.time_s
+        gap_s, note = 0.0, None
+        if seen:
+            power_w = self._trace.at(time_s)
+            gap_s = self._trace.longest_gap_s(first.time_s, second.time_s if second else time_s)
+            if gap_s > LATE:
+                note = f"the sampler was held up for {gap_s:.2g} s"
+        if second is None:
+            if not seen:
+                return None
+            energy_j = first.energy_j + max(0.0, self._trace.seen_until(time_s) - self._trace.seen_until(first.time_s))
+            shape_j = math.hypot(self._misplaced_j(first.time_s, time_s, 0.0, 1.0), power_w * AVERAGED_S / 2)
+        else:
+            energy_j, shape_j, mean_w = self._shared(first, second, time_s, seen)
+            power_w = power_w if seen else mean_w
+        if note is not None:
+            shape_j = math.hypot(shape_j, gap_s * max(power_w, (self.source.spec.max_power_w or 0.0) / 2) / 4)
+        if second is not None:
+            shape_j = min(shape_j, (second.energy_j - first.energy_j) / 2)
+        # The reading's unknown moment of fetching, and what the brackets leave open.
+        phase_s = first.half_width_s / math.sqrt(3)
+        quantum_j = self.source.spec.quantum_j / math.sqrt(12)
+        trace_j, variance = self._trace.integral(time_s) if len(self._trace) else (None, 0.0)
+        return Edge(
+            time_s,
+            reading,
+            energy_j,
+            math.hypot(shape_j, power_w * phase_s, quantum_j),
+            trace_j,
+            variance,
+            self._resets,
+            locked=True,
+            span_j=self._span(first, second, time_s),
+            asleep_s=self._asleep_s,
+            note=note,
+        )
+
+    def _shared(self, first: Knot, second: Knot, time_s: float, seen: bool) -> tuple[float, float, float]:
+        """Joules at a moment between two knots, their standard uncertainty, and the mean power between the knots."""
+        step_j, step_s = second.energy_j - first.energy_j, second.time_s - first.time_s
+        share, scale = (time_s - first.time_s) / step_s, 0.0
+        if seen:
+            from_j = self._trace.seen_until(first.time_s)
+            whole_j = self._trace.seen_until(second.time_s) - from_j
+            if whole_j > 0:
+                share, scale = (self._trace.seen_until(time_s) - from_j) / whole_j, step_j / whole_j
+        if scale == 0:
+            return first.energy_j + share * step_j, step_j * math.sqrt(share * (1 - share) / 3), step_j / step_s
+        misplaced_j = math.hypot(
+            self._misplaced_j(first.time_s, time_s, share, scale),
+            self._misplaced_j(time_s, second.time_s, 1 - share, scale),
+        )
+        return first.energy_j + share * step_j, misplaced_j, step_j / step_s
+
+    def _misplaced_j(self, start_s: float, end_s: float, share: float, scale: float) -> float:
+        """Standard uncertainty from not knowing when, between two readings, the power changed.
+
+        A change of D watts that is misplaced by d seconds moves D d joules over the moment in question; as the step's
+        joules are known, a ``share`` of it is taken back by scaling.
+        """
+        held_s = self._trace.held_s()
+        moved = [
+            c.power_w * max(c.gap_s, held_s)
+            for c in self._trace.changes(start_s - held_s, end_s + held_s)
+            if start_s - c.gap_s <= c.time_s <= end_s + c.gap_s
+        ]
+        return scale * (1 - share) * math.hypot(*moved) / math.sqrt(12)
+
+    def _span(self, first: Knot, second: Knot | None, time_s: float) -> tuple[float, float] | None:
+        """What the cumulative joules cannot be below or above, the counter rising by at most the device's most."""
+        most_w = self.source.spec.max_power_w
+        if most_w is None:
+            return None
+        since_first_s = time_s - first.time_s
+        low_j = first.energy_j - most_w * max(0.0, first.half_width_s - since_first_s)
+        high_j = first.energy_j + most_w * (since_first_s + first.half_width_s)
+        if second is not None:
+            to_second_s = second.time_s - time_s
+            low_j = max(low_j, second.energy_j - most_w * (to_second_s + second.half_width_s))
+            high_j = min(high_j, second.energy_j + most_w * max(0.0, second.half_width_s - to_second_s))
+        return low_j - self.source.spec.quantum_j, high_j + self.source.spec.quantum_j
+
+    def _between_readings(self, reading: Reading, time_s: float) -> Edge:
+        """Where the counter's steps are not known.
+
+        A counter that steps every T seconds shows the joules of its last step, which lies up to T before the reading,
+        at an unknown phase. So the joules at ``time_s`` are the reading plus what the power trace says has flowed since
+        that step: its mean over all phases is the estimate and its standard deviation the uncertainty. At constant
+        power P these are P T / 2 and P T / sqrt(12).
+        """
+        spec = self.source.spec
+        if reading.energy_j is None or not len(self._trace):
+            return Edge(time_s, reading, reading.energy_j, None, None, 0.0, self._resets, asleep_s=self._asleep_s)
+        trace_j, variance = self._trace.integral(time_s)
+        if spec.update_period_s is None:
+            return Edge(
+                time_s, reading, reading.energy_j, None, trace_j, variance, self._resets, asleep_s=self._asleep_s
+            )
+        # The counter was fetched somewhere within the read, so its phase is uncertain by that much more.
+        newest_s = reading.time_s + reading.read_s / 2
+        span_s = spec.update_period_s + reading.read_s
+        phases = [
+            trace_j - self._trace.integral(newest_s - span_s * (i + 0.5) / LAG_POINTS)[0] for i in range(LAG_POINTS)
+        ]
+        since = variance - self._trace.integral(newest_s - span_s)[1]
+        sigma_j = math.hypot(statistics.pstdev(phases), math.sqrt(max(0.0, since)), spec.quantum_j / math.sqrt(12))
+        energy_j = reading.energy_j + statistics.fmean(phases)
+        return Edge(time_s, reading, energy_j, sigma_j, trace_j, variance, self._resets, asleep_s=self._asleep_s)
