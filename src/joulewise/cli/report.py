@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from joulewise.cli.meter import CARBON_HELP
 from joulewise.errors import EnvironmentFault, UserError
 
 SEVERAL = "joulewise-report.html"
@@ -40,6 +41,9 @@ def report(
         float | None, typer.Option("--price-per-kwh", min=0.0, help="Show the price of 1,000 output tokens.")
     ] = None,
     currency: Annotated[str, typer.Option("--currency", help="The currency of that price, for display.")] = "",
+    carbon: Annotated[
+        str | None, typer.Option("--carbon", metavar="GRID", help=CARBON_HELP.format("of answers and tokens"))
+    ] = None,
     without_polluted: Annotated[
         bool,
         typer.Option("--without-polluted", help="Leave out Trials during which other processes used the CPU."),
@@ -58,6 +62,7 @@ def report(
         json_output=json_output,
         price_per_kwh=price_per_kwh,
         currency=currency,
+        carbon=carbon,
         without_polluted=without_polluted,
     )
 
@@ -71,6 +76,7 @@ def show_runs(
     json_output: bool = False,
     price_per_kwh: float | None = None,
     currency: str = "",
+    carbon: str | None = None,
     without_polluted: bool = False,
     quiet: bool = False,
 ) -> None:
@@ -79,7 +85,7 @@ def show_runs(
     Args:
         runs: run folders; one that is named twice counts once.
         quiet: print nothing on standard output, only write files.
-        html, markdown, latex, json_output, price_per_kwh, currency, without_polluted: as the command's options.
+        html, markdown, latex, json_output, price_per_kwh, currency, carbon, without_polluted: as the command's options.
 
     Raises:
         UserError: not a run folder, a broken ledger, or options that do not go together.
@@ -94,14 +100,21 @@ def show_runs(
     if currency and price_per_kwh is None:
         raise UserError(f"--currency {currency} says nothing without a price; give it with --price-per-kwh")
 
+    from joulewise.energy.carbon import grid
     from joulewise.ledger import load
     from joulewise.report.summary import cells_of, summarise, to_json
 
+    at_time = None if carbon is None else grid(carbon)
     folders = list({folder.resolve(): folder for folder in runs}.values())
     table = load(folders)
     cells = cells_of(table, without_polluted=without_polluted)
     summary = summarise(
-        table, price_per_kwh=price_per_kwh, currency=currency, without_polluted=without_polluted, cells=cells
+        table,
+        price_per_kwh=price_per_kwh,
+        currency=currency,
+        without_polluted=without_polluted,
+        grid=at_time,
+        cells=cells,
     )
     if json_output and not quiet:
         typer.echo(json.dumps(to_json(summary), indent=1, ensure_ascii=False, allow_nan=False))

@@ -9,16 +9,12 @@ from __future__ import annotations
 import bisect
 import csv
 import difflib
-import http.client
 import io
 import itertools
 import json
 import os
 import re
 import statistics
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -226,6 +222,12 @@ def _electricity_maps(zone: str) -> Grid:
 
 def _ask(zone: str) -> _Latest:
     """The zone's latest value. The token goes into one header, and into no message."""
+    # Here, as they take half of this module's time to import.
+    import http.client
+    import urllib.error
+    import urllib.parse
+    import urllib.request
+
     token = os.environ.get(TOKEN, "").strip()
     if not token:
         raise EnvironmentFault(f"Electricity Maps needs a token: set the environment variable {TOKEN}")

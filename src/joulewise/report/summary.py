@@ -10,10 +10,12 @@ import pyarrow.compute as pc
 
 from joulewise import __version__
 from joulewise.analysis.acceptance import Acceptance, acceptances
+from joulewise.analysis.carbon import CellCarbon, carbon, intensities
 from joulewise.analysis.cells import Cell, natural_order, split
 from joulewise.analysis.lossless import Lossless, lossless
 from joulewise.analysis.per_token import CellCost, costs
 from joulewise.analysis.savings import Saving, savings
+from joulewise.energy.carbon import Grid
 from joulewise.energy.reading import ComponentName
 from joulewise.records import NET_POLICY
 from joulewise.report.run_facts import RunFacts, run_facts
@@ -35,6 +37,7 @@ class Summary:
         runs: what was run.
         net_policy: what is taken off in the net joules of ``costs``.
         savings, costs, acceptance, lossless: the figures, one entry a cell.
+        carbon: likewise; empty where no grid was given.
         warnings: what was noticed while reading.
     """
 
@@ -49,6 +52,7 @@ class Summary:
     costs: tuple[CellCost, ...]
     acceptance: tuple[Acceptance, ...]
     lossless: tuple[Lossless, ...]
+    carbon: tuple[CellCarbon, ...]
     warnings: tuple[str, ...]
 
 
@@ -66,6 +70,7 @@ def summarise(
     price_per_kwh: float | None = None,
     currency: str = "",
     without_polluted: bool = False,
+    grid: Grid | None = None,
     cells: Sequence[Cell] | None = None,
 ) -> Summary:
     """Summarise one run or several.
@@ -75,10 +80,12 @@ def summarise(
         price_per_kwh: price of a kilowatt-hour; None shows no prices.
         currency: its currency, for display.
         without_polluted: leave out Trials during which other processes used the CPU.
+        grid: whose intensity to tell carbon by; None tells none.
         cells: what ``cells_of`` gave, where it is at hand.
     """
     if cells is None:
         cells = cells_of(table, without_polluted=without_polluted)
+    found = costs(cells, price_per_kwh, table.environments)
     names = {*table.plans, *table.environments, *table.arrow["run"].unique().to_pylist()}
     return Summary(
         FORMAT_VERSION,
@@ -89,9 +96,10 @@ def summarise(
         tuple(run_facts(name, table) for name in sorted(names, key=natural_order)),
         NET_POLICY,
         savings(cells),
-        costs(cells, price_per_kwh, table.environments),
+        found,
         acceptances(cells),
         lossless(cells),
+        () if grid is None else carbon(found, intensities(table, grid)),
         tuple(table.warnings),
     )
 
@@ -113,6 +121,7 @@ class Section:
     costs: tuple[CellCost, ...]
     acceptance: tuple[Acceptance, ...]
     lossless: tuple[Lossless, ...]
+    carbon: tuple[CellCarbon, ...]
 
     @property
     def component(self) -> ComponentName:
@@ -134,6 +143,7 @@ def sections(summary: Summary) -> tuple[Section, ...]:
             tuple(x for x in summary.costs if x.key.head == head),
             tuple(x for x in summary.acceptance if x.key.head == head),
             tuple(x for x in summary.lossless if x.key.head == head),
+            tuple(x for x in summary.carbon if x.key.head == head),
         )
         for head in dict.fromkeys(cost.key.head for cost in summary.costs)
     )
