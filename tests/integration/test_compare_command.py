@@ -94,6 +94,18 @@ def test_another_driver_is_refused_unless_allowed(demo, tmp_path):
     assert compare(demo, new, "--allow-different").exit_code == 0
 
 
+@pytest.mark.parametrize(("told", "code"), [(None, 0), ("nf4", 2)])
+def test_a_record_from_before_quantisation_was_told_compares_with_an_unquantised_one(demo, tmp_path, told, code):
+    new = replayed(demo, tmp_path / "new", 1.0)
+    file = new / "environment.json"
+    environment = json.loads(file.read_text())
+    for engine in environment["engines"]:
+        engine["quantisation"] = told
+    file.write_text(json.dumps(environment))
+    result = compare(demo, new)
+    assert (2 if isinstance(result.exception, UserError) else result.exit_code) == code
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
