@@ -13,6 +13,7 @@ import pytest
 
 from joulewise.cli import doctor as command
 from joulewise.energy import Absent, Meter
+from joulewise.energy.calibration import calibrated
 from joulewise.energy.sources.replay import load_recording, replay
 
 JOULEWISE = [sys.executable, "-c", "from joulewise.cli.main import main; main()"]
@@ -78,9 +79,28 @@ def test_a_measured_machine_and_a_fault_are_told_in_words(
     assert any(line[:2] == ["total", "unknown"] for line in lines)
     assert "NVIDIA H200" in text
     assert "sudo chmod a+r energy_uj" in text
+    assert "sensor gain known to 5.0%" in text
     assert "the total is then unknown too" in text
     assert max(len(line) for line in text.splitlines()) <= 80
     print(text)
+
+
+def test_a_calibration_is_told_with_its_source(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], repository: Path, tmp_path: Path
+) -> None:
+    calibration = tmp_path / "calibration.yaml"
+    calibration.write_text(
+        "devices:\n  NVIDIA H200: {gain: 0.98, offset_w: 1.5, gain_uncertainty: 0.0098, offset_uncertainty_w: 0.5, "
+        "date: 2026-08-01, instrument: a wattmeter}\n"
+    )
+    (gpu,) = replay(load_recording(repository / "tests" / "data" / "nvml_h200.jsonl"), repeat=True)
+    gpu.spec = calibrated(gpu.spec, {"JOULEWISE_CALIBRATION": str(calibration)})
+    monkeypatch.setattr("joulewise.energy.discover", lambda: Meter((gpu,)))
+    monkeypatch.setenv("COLUMNS", "400")
+    command.doctor(json_output=False)
+    text = capsys.readouterr().out
+    assert "corrected by calibration.yaml: gain 0.98 ± 0.0098, offset 1.5 ± 0.5 W, against a wattmeter" in text
+    assert "sensor gain known to 1.0%, offset to 0.51 W (standard uncertainty): by that comparison" in text
 
 
 def test_a_missing_extra_is_told_with_the_command_that_brings_it(

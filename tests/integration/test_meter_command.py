@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pty
 import re
@@ -37,7 +38,7 @@ def test_stdout_is_the_commands_own_and_the_report_is_on_stderr() -> None:
     assert done.returncode == 0
     assert done.stdout == "out\n"
     assert done.stderr.startswith("err\n")
-    for word in ("joules", "95 % interval", "mean W", "cpu", "dram", "total"):
+    for word in ("joules", "95 % interval", "mean W", "cpu", "dram", "total", "CodeCarbon 2 would have said"):
         assert word in done.stderr
 
 
@@ -86,10 +87,19 @@ def test_the_figures_as_json_in_a_file(tmp_path: Path) -> None:
     assert total["component"] == "total"
     for part in record["components"]:
         if part["energy_j"] is not None:
+            assert part["type_a_j"] == pytest.approx(
+                math.hypot(part["start_edge_j"], part["end_edge_j"], part["sampling_j"])
+            )
+            assert part["type_b_j"] == pytest.approx(part["gain_j"] + part["offset_j"])
             assert part["lower_j"] <= part["energy_j"] <= part["upper_j"]
             assert part["mean_power_w"] == pytest.approx(part["energy_j"] / record["duration_s"])
         assert part["provenance"] in ("measured", "modelled", "unknown")
     assert {s["source_id"] for s in record["sources"]} >= set(total["source_ids"])
+    others = {(o["name"], o["component"]): o["energy_j"] for o in record["comparisons"]}
+    assert others["CodeCarbon 2", "dram"] > 0
+    # They stand beside the figures and are in no sum.
+    parts_j = [part["energy_j"] for part in record["components"][:-1]]
+    assert total["energy_j"] is None or total["energy_j"] == pytest.approx(math.fsum(parts_j))
 
 
 @pytest.mark.parametrize("options", [["--json", "-"], ["--json=-"]])

@@ -25,6 +25,7 @@ from joulewise.errors import EnvironmentFault, UserError
 if TYPE_CHECKING:
     from joulewise.energy import ComponentEnergy, Energy, Meter
     from joulewise.energy.carbon import Intensity
+    from joulewise.energy.comparison import Comparison
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
@@ -133,7 +134,10 @@ def meter_command(
         EnvironmentFault: ``json_output`` cannot be written, or one of the others cannot be done (all told before the
             command runs).
     """
+    import psutil
+
     from joulewise.energy import discover
+    from joulewise.energy.comparison import compare
 
     if not command and serve is None and otlp is None:
         raise UserError(
@@ -164,10 +168,11 @@ def meter_command(
             )
             return NOT_EXECUTABLE
         intensity = None if at_time is None else at_time(started, datetime.now(UTC))
+        others = compare(window, joules.specs, joules.drain_timeline(), psutil.virtual_memory().total)
         if not quiet:
-            _report(command, window.energy, intensity)
+            _report(command, window.energy, others, intensity)
         if file is not None:
-            json.dump(_record(command, code, window.energy, joules, intensity), file, indent=2)
+            json.dump(_record(command, code, window.energy, others, joules, intensity), file, indent=2)
             file.write("\n")
     return code
 
@@ -282,7 +287,7 @@ def _in_foreground() -> bool:
         os.close(terminal)
 
 
-def _report(command: Sequence[str], energy: Energy, intensity: Intensity | None) -> None:
+def _report(command: Sequence[str], energy: Energy, others: Sequence[Comparison], intensity: Intensity | None) -> None:
     """The table on stderr."""
     from rich.console import Console
     from rich.table import Table
@@ -304,6 +309,9 @@ def _report(command: Sequence[str], energy: Energy, intensity: Intensity | None)
     for part in energy.components:
         if part.note:
             console.print(f"{part.component}: {part.note}")
+    for name in dict.fromkeys(other.name for other in others):
+        told = ", ".join(f"{o.component} {figure(o.energy_j)} J" for o in others if o.name == name)
+        console.print(f"{name} would have said (in no sum): {told}")
     if intensity is not None:
         from joulewise.energy.carbon import SCOPE
 
@@ -343,7 +351,12 @@ def figure(value: float | None) -> str:
 
 
 def _record(
-    command: Sequence[str], code: int, energy: Energy, joules: Meter, intensity: Intensity | None
+    command: Sequence[str],
+    code: int,
+    energy: Energy,
+    others: Sequence[Comparison],
+    joules: Meter,
+    intensity: Intensity | None,
 ) -> dict[str, Any]:
     """The figures as plain data."""
     return {
@@ -356,9 +369,13 @@ def _record(
                 "lower_j": part.lower_j,
                 "upper_j": part.upper_j,
                 "mean_power_w": None if part.energy_j is None else part.energy_j / energy.duration_s,
+                # Standard uncertainties, as a reviewer asks for them: from the readings, and from other knowledge.
+                "type_a_j": None if part.energy_j is None else part.independent_j,
+                "type_b_j": None if part.energy_j is None else part.common_j,
             }
             for part in _rows(energy)
         ],
+        "comparisons": [asdict(other) for other in others],
         "sources": [asdict(spec) for spec in joules.specs],
         "absent": [asdict(absent) for absent in joules.absent],
         "carbon": None if intensity is None else _carbon(energy.total, intensity),
