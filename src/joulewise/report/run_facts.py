@@ -67,6 +67,24 @@ class IdlePower:
 
 
 @dataclass(frozen=True, slots=True)
+class CounterCheck:
+    """One device's counter against its power readings over the run (``cross_check.json``).
+
+    Args:
+        device: its name.
+        counter_j, trace_j: what the counter gained, and what the power readings integrate to.
+        gap: how far the latter lies above the former, relative.
+        duration_s: the time that was compared.
+    """
+
+    device: str
+    counter_j: float
+    trace_j: float
+    gap: float
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunFacts:
     """What one run was.
 
@@ -96,6 +114,7 @@ class RunFacts:
     engines: tuple[EngineFacts, ...]
     origins: tuple[Origin, ...]
     idle: tuple[IdlePower, ...]
+    counter_checks: tuple[CounterCheck, ...]
     questions: Mapping[str, int]
     planned: int | None
     trials: int
@@ -138,6 +157,7 @@ def run_facts(name: str, table: RunTable) -> RunFacts:
         engines=engines,
         origins=tuple(_origin(component, ok, environment) for component in COMPONENTS),
         idle=tuple(_idle(environment)),
+        counter_checks=tuple(_counter_checks(environment)),
         questions={a["task"]: a["question_id_count_distinct"] for a in sorted(asked, key=_task_order)},
         planned=planned if isinstance(planned, int) else None,
         trials=rows.num_rows,
@@ -203,6 +223,18 @@ def _idle(environment: Mapping[str, Any]) -> list[IdlePower]:
         for entry in _mappings(environment.get("idle"))
         if isinstance(power := entry.get("power_w"), (int, float))
     ]
+
+
+def _counter_checks(environment: Mapping[str, Any]) -> list[CounterCheck]:
+    devices = {s.get("source_id"): _text(s.get("device")) for s in _mappings(environment.get("sources"))}
+    found = []
+    for entry in _mappings(environment.get("cross_check")):
+        names = ("counter_j", "trace_j", "gap", "duration_s")
+        figures = [float(f) for name in names if isinstance(f := entry.get(name), (int, float))]
+        if len(figures) == len(names):
+            source_id = entry.get("source_id")
+            found.append(CounterCheck(devices.get(source_id) or str(source_id), *figures))
+    return found
 
 
 def _machine(machine: Mapping[str, Any]) -> str | None:

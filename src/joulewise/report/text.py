@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 from joulewise.analysis.intervals import Quantity
 from joulewise.analysis.savings import Gamma, Saving
-from joulewise.report.run_facts import EngineFacts, IdlePower, Origin, RunFacts
+from joulewise.energy.crosscheck import LIMIT
+from joulewise.report.run_facts import CounterCheck, EngineFacts, IdlePower, Origin, RunFacts
 from joulewise.report.summary import Section, Summary
 
 COMPONENT_NAMES = {"gpu": "GPU", "cpu": "CPU", "dram": "memory", "total": "total"}
@@ -89,6 +90,7 @@ def run_lines(run: RunFacts) -> list[tuple[str, str]]:
         ("Trials", trials),
         *_origin_lines([origin for origin in run.origins if origin.component != "total"]),
         *_idle_lines(run.idle),
+        ("Counter check", "; ".join(f"{c.device}: {_gap(c)}" for c in run.counter_checks)),
         ("Software", ", ".join(f"{name} {version}" for name, version in run.software.items())),
         ("Commit", run.commit),
     ]
@@ -249,8 +251,22 @@ def trust_notes(run: RunFacts) -> list[str]:
     if run.modelled:
         names = " and ".join(COMPONENT_NAMES[c] for c in run.modelled)
         notes.append(f"The joules of {names} are modelled, not measured. {NO_PARADOX}")
+    notes += [
+        f"{c.device}: over {figure(c.duration_s)} s the {_gap(c)} ({figure(c.trace_j)} J against {figure(c.counter_j)} "
+        f"J). More than {LIMIT * 100:g} % apart, one of the two misses time or is scaled wrongly; hold the device "
+        "against an external meter before its absolute joules are used."
+        for c in run.counter_checks
+        if abs(c.gap) > LIMIT
+    ]
     gain = gain_note(run)
     return [*notes, gain] if gain else notes
+
+
+def _gap(check: CounterCheck) -> str:
+    if abs(check.gap) < 5e-5:
+        return "power readings integrate to what the counter says"
+    side = "more" if check.gap > 0 else "less"
+    return f"power readings integrate to {figure(abs(check.gap) * 100)} % {side} than the counter says"
 
 
 def gain_note(run: RunFacts) -> str | None:
