@@ -30,7 +30,9 @@ def collect(live: Live) -> Iterator[Metric]:
         labels=(*_LABELS, "part"),
     )
     gain = GaugeMetricFamily(
-        "joulewise_sensor_gain_uncertainty_ratio", "Relative standard uncertainty of the sensor's gain.", labels=_LABELS
+        "joulewise_gain_uncertainty_ratio",
+        "Relative standard uncertainty of the sensor's gain, or of the model.",
+        labels=_LABELS,
     )
     power = GaugeMetricFamily("joulewise_power_watts", "Instantaneous power, where a source has one.", labels=_LABELS)
     up = GaugeMetricFamily("joulewise_source_up", "1 if the source can be read, else 0.", labels=_LABELS)

@@ -76,7 +76,7 @@ def test_a_scrape_tells_joules_by_source_with_provenance_and_uncertainty() -> No
     assert of_gpu["offset"] == pytest.approx(20.0)
     assert of_gpu["independent"] > 0.0
     assert found["joulewise_power_watts"] == {gpu: pytest.approx(300.0)}
-    assert found["joulewise_sensor_gain_uncertainty_ratio"] == {gpu: 0.05}
+    assert found["joulewise_gain_uncertainty_ratio"] == {gpu: 0.05}
     assert found["joulewise_source_up"] == {gpu: 1.0, cpu: 1.0}
     assert found["joulewise_source_faults_total"] == {gpu: 0.0, cpu: 0.0}
     assert found["joulewise_metered_seconds_total"][()] == pytest.approx(10.0)
