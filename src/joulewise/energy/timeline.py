@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 import statistics
 from array import array
+from collections import deque
 from typing import NamedTuple
 
 KEPT_S = 3600.0
@@ -21,8 +23,8 @@ AVERAGED_S = 0.025
 """An instantaneous power reading is a mean of about so long (18 to 25 ms on A100 and H100), so it lies half of this
 before the moment it was read."""
 
-LATEST = 64
-"""How many readings tell how long a power reading is held."""
+LATEST = 32
+"""So many changes of a power reading tell how long it is held."""
 
 
 class TimelineRow(NamedTuple):
@@ -54,6 +56,9 @@ class PowerTrace:
     def __init__(self) -> None:
         self._times, self._powers = array("d"), array("d")
         self._joules, self._variances = array("d"), array("d")
+        self._changed_s: float | None = None
+        self._held = deque([POWER_HELD_S], maxlen=LATEST)
+        self._gaps = deque([POWER_HELD_S], maxlen=LATEST)
 
     def __len__(self) -> int:
         return len(self._times)
@@ -77,6 +82,11 @@ class PowerTrace:
         if gap_s <= 0:
             return
         before_w = self._powers[-1]
+        self._gaps.append(gap_s)
+        if power_w != before_w:
+            if self._changed_s is not None:
+                self._held.append(time_s - self._changed_s)
+            self._changed_s = time_s
         # A change of power shows up late: on average by half the gap and half the time that a reading is held, at most
         # by twice that. The average is taken as the standard uncertainty.
         sigma_j = abs(power_w - before_w) * (gap_s + POWER_HELD_S) / 2
@@ -110,20 +120,21 @@ class PowerTrace:
 
     def at(self, time_s: float) -> float:
         """The power at a moment, in watts, the sensor's lag taken off."""
-        place = bisect.bisect_right(self._times, time_s + AVERAGED_S / 2)
+        place = bisect.bisect_right(self._times, time_s + self.lag_s)
         return self._powers[max(0, place - 1)]
 
     def seen_until(self, time_s: float) -> float:
         """Joules up to a moment, the sensor's lag taken off."""
-        return self.integral(time_s + AVERAGED_S / 2)[0]
+        return self.integral(time_s + self.lag_s)[0]
 
     def changes(self, start_s: float, end_s: float) -> list[Change]:
         """How the power changed between two moments, from reading to reading."""
-        first = max(1, bisect.bisect_right(self._times, start_s))
-        last = min(len(self._times) - 1, bisect.bisect_left(self._times, end_s))
+        lag_s = self.lag_s
+        first = max(1, bisect.bisect_right(self._times, start_s + lag_s))
+        last = min(len(self._times) - 1, bisect.bisect_left(self._times, end_s + lag_s))
         return [
             Change(
-                (self._times[i] + self._times[i - 1] - AVERAGED_S) / 2,
+                (self._times[i] + self._times[i - 1]) / 2 - lag_s,
                 self._times[i] - self._times[i - 1],
                 self._powers[i] - self._powers[i - 1],
             )
@@ -134,13 +145,38 @@ class PowerTrace:
         """The longest time without a reading that reaches into a stretch, in seconds."""
         return max((c.gap_s for c in self.changes(start_s, end_s)), default=end_s - start_s)
 
+    def roughness_w(self, start_s: float, end_s: float) -> float:
+        """How far each new reading of a stretch lies from the middle of its neighbours, in watts (root mean square).
+
+        A power that rises evenly is smooth; one that jumps to and fro is rough by as much as it jumps.
+        """
+        first = bisect.bisect_left(self._times, start_s)
+        seen = [
+            power_w for power_w, _ in itertools.groupby(self._powers[first : bisect.bisect_right(self._times, end_s)])
+        ]
+        if len(seen) < 3:
+            return 0.0
+        return math.sqrt(
+            statistics.fmean((b - (a + c) / 2) ** 2 for a, b, c in zip(seen, seen[1:], seen[2:], strict=False))
+        )
+
+    @property
+    def gap_s(self) -> float:
+        """Seconds between two readings, of late (median)."""
+        return statistics.median(self._gaps)
+
+    @property
     def held_s(self) -> float:
-        """How long the sensor holds a value, as seen lately: the median time between two changes of it."""
-        first = max(1, len(self._times) - LATEST)
-        changed = [self._times[i] for i in range(first, len(self._times)) if self._powers[i] != self._powers[i - 1]]
-        if len(changed) < 4:
-            return POWER_HELD_S
-        return statistics.median(b - a for a, b in itertools.pairwise(changed))
+        """How long the sensor holds a value, as seen of late: the median time between two changes of it. It cannot be
+        seen to be shorter than the time between two readings."""
+        return statistics.median(self._held)
+
+    @property
+    def lag_s(self) -> float:
+        """How late power readings are, on average: half of what they are a mean of, and half of how long they are held.
+        Where they are held no longer than from reading to reading, that may be anything from nothing to all of it."""
+        held_s, gap_s = self.held_s, self.gap_s
+        return AVERAGED_S / 2 + (held_s / 2 if held_s > 1.5 * gap_s else gap_s / 4)
 
 
 class Knots:

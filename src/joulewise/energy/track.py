@@ -52,6 +52,12 @@ FINEST_PITCH_S = 0.002
 PRESENT_S = 5.0
 """The power is taken over so long, where it is asked what it is now."""
 
+VARIED_S = 0.5
+"""How far around a step the power's variation is looked for,"""
+
+BLIND = 0.45
+"""and what share of it may hide behind a held reading; found with `benchmarks/meter_accuracy.py`."""
+
 LATE = 0.15
 """A gap of so many seconds between two power readings is told: the sampler was held up."""
 
@@ -188,15 +194,15 @@ class Track:
         with self._lock:
             if self._steps is None or not self._steps.locked:
                 return True
-            return self._knots.around(time_s)[1] is not None and self._trace_reaches(time_s)
+            following = self._knots.around(time_s)[1]
+            return following is not None and (
+                not len(self._trace) or self._trace.last_s >= following.time_s + self._trace.lag_s
+            )
 
     @property
     def period_s(self) -> float | None:
         """How often the counter steps, in seconds, as learnt; None until its steps are known."""
         return self._steps.period_s if self._steps and self._steps.locked else None
-
-    def _trace_reaches(self, time_s: float) -> bool:
-        return not len(self._trace) or self._trace.last_s >= time_s + AVERAGED_S / 2
 
     def _after_step_s(self, time_s: float) -> float:
         assert self._steps is not None
@@ -451,7 +457,10 @@ class Track:
             if not seen:
                 return None
             energy_j = first.energy_j + max(0.0, self._trace.seen_until(time_s) - self._trace.seen_until(first.time_s))
-            shape_j = math.hypot(self._misplaced_j(first.time_s, time_s, 0.0, 1.0), power_w * AVERAGED_S / 2)
+            # Nothing has been seen since that would take an error back.
+            changes = [c.power_w for c in self._trace.changes(first.time_s, time_s)]
+            unseen_s = self._trace.lag_s + self._trace.gap_s
+            shape_j = math.hypot(*changes, power_w, self._trace.roughness_w(time_s - VARIED_S, time_s)) * unseen_s / 2
         else:
             energy_j, shape_j, mean_w = self._shared(first, second, time_s, seen)
             power_w = power_w if seen else mean_w
@@ -460,7 +469,8 @@ class Track:
         if second is not None:
             shape_j = min(shape_j, (second.energy_j - first.energy_j) / 2)
         # The reading's unknown moment of fetching, and what the brackets leave open.
-        phase_s = first.half_width_s / math.sqrt(3)
+        read_s = self._read_s()
+        phase_s = math.hypot((first.half_width_s - read_s / 2) / math.sqrt(3), read_s / math.sqrt(12))
         quantum_j = self.source.spec.quantum_j / math.sqrt(12)
         trace_j, variance = self._trace.integral(time_s) if len(self._trace) else (None, 0.0)
         return Edge(
@@ -488,25 +498,27 @@ class Track:
                 share, scale = (self._trace.seen_until(time_s) - from_j) / whole_j, step_j / whole_j
         if scale == 0:
             return first.energy_j + share * step_j, step_j * math.sqrt(share * (1 - share) / 3), step_j / step_s
-        misplaced_j = math.hypot(
-            self._misplaced_j(first.time_s, time_s, share, scale),
-            self._misplaced_j(time_s, second.time_s, 1 - share, scale),
-        )
-        return first.energy_j + share * step_j, misplaced_j, step_j / step_s
+        return first.energy_j + share * step_j, self._shape_j(first, second, time_s, share, scale), step_j / step_s
 
-    def _misplaced_j(self, start_s: float, end_s: float, share: float, scale: float) -> float:
-        """Standard uncertainty from not knowing when, between two readings, the power changed.
+    def _shape_j(self, first: Knot, second: Knot, time_s: float, share: float, scale: float) -> float:
+        """Standard uncertainty of the joules at a moment inside a step, from not knowing the power's course exactly.
 
-        A change of D watts that is misplaced by d seconds moves D d joules over the moment in question; as the step's
-        joules are known, a ``share`` of it is taken back by scaling.
+        A change of D watts that is seen d seconds too late moves D d joules over the moment in question; as the step's
+        joules are known, scaling takes a ``share`` of it back, and the rest of it for changes after the moment. All
+        changes are late together by an error of the lag, and each by itself by up to the time between two readings, or
+        by how long the sensor holds one. What the sensor does not look at, while it holds a value, may differ from it
+        by as much as the power has varied around.
         """
-        held_s = self._trace.held_s()
-        moved = [
-            c.power_w * max(c.gap_s, held_s)
-            for c in self._trace.changes(start_s - held_s, end_s + held_s)
-            if start_s - c.gap_s <= c.time_s <= end_s + c.gap_s
-        ]
-        return scale * (1 - share) * math.hypot(*moved) / math.sqrt(12)
+        trace = self._trace
+        gap_s, held_s = trace.gap_s, trace.held_s
+        changes = trace.changes(first.time_s, second.time_s)
+        weighted = [c.power_w * ((1 - share) if c.time_s <= time_s else -share) for c in changes]
+        late_j = math.fsum(weighted) * gap_s / 4
+        each_j = math.hypot(*weighted) * max(gap_s, held_s) / math.sqrt(12)
+        blind = max(0.0, 1 - (gap_s + AVERAGED_S) / held_s)
+        varied_w = trace.roughness_w(first.time_s - VARIED_S, second.time_s + VARIED_S)
+        unseen_j = BLIND * blind * varied_w * (second.time_s - first.time_s) * math.sqrt(share * (1 - share))
+        return math.hypot(scale * late_j, scale * each_j, unseen_j)
 
     def _span(self, first: Knot, second: Knot | None, time_s: float) -> tuple[float, float] | None:
         """What the cumulative joules cannot be below or above, the counter rising by at most the device's most."""
