@@ -80,15 +80,6 @@ def examine(watch_s: float = WATCH_S) -> dict[str, Any]:
     }
 
 
-def _gain(source: dict[str, Any]) -> str:
-    """How far the sensor itself may be off (standard uncertainty), and who says so."""
-    gain = "unknown" if source["gain"] is None else f"known to {source['gain']:.1%}"
-    told = source["calibration"] or "general figures, as no study with a meter of this kind of device is at hand"
-    if told in (source["note"] or ""):  # a correction has been told with the source
-        told = "by that comparison"
-    return f"sensor gain {gain}, offset to {source['offset_w']:.3g} W (standard uncertainty): {told}"
-
-
 def _ready(packages: dict[str, str | None] | None) -> bool | None:
     return None if packages is None else None not in packages.values()
 
@@ -123,6 +114,7 @@ def _show(findings: dict[str, Any]) -> None:
     from rich.table import Table
 
     from joulewise.cli.meter import figure
+    from joulewise.energy.calibration import gain_words
 
     console = Console(highlight=False, markup=False)
 
@@ -157,7 +149,7 @@ def _show(findings: dict[str, Any]) -> None:
     for source in findings["sources"]:
         console.print(f"{source['source_id']}: {'; '.join(n for n in (source['method'], source['note']) if n)}")
         if source["provenance"] == "measured":
-            console.print(f"{source['source_id']}: {_gain(source)}")
+            console.print(f"{source['source_id']}: {gain_words(source)}")
 
     if findings["absent"]:
         console.print("\nNot read, and what to do", style="bold")

@@ -17,7 +17,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from joulewise.energy.reading import ComponentEnergy
 from joulewise.energy.source import SourceSpec
@@ -72,6 +72,21 @@ def corrected(spec: SourceSpec, part: ComponentEnergy, duration_s: float) -> Com
         sampling_j=part.sampling_j / spec.sensor_gain,
         bound_j=None if part.bound_j is None else (true_j(part.bound_j[0]), true_j(part.bound_j[1])),
     )
+
+
+def gain_words(source: Mapping[str, Any]) -> str:
+    """How far a sensor itself may be off, and who says so.
+
+    Args:
+        source: a measuring ``SourceSpec`` as plain data, as it is recorded with a run.
+    """
+    if source.get("gain") is None:
+        return "sensor gain unknown, and left out of intervals"
+    told = source.get("calibration") or "general figures, as no study with a meter of this kind of device is at hand"
+    if told in (source.get("note") or ""):  # a correction is told in the note already
+        told = "by that comparison"
+    offset_w = source.get("offset_w") or 0.0
+    return f"sensor gain known to {source['gain']:.1%}, offset to {offset_w:.3g} W (standard uncertainty): {told}"
 
 
 def calibration_path(environ: Mapping[str, str] = os.environ) -> Path | None:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from joulewise.analysis.cells import natural_order
 from joulewise.analysis.intervals import joint_provenance
 from joulewise.analysis.per_token import COMPONENTS
+from joulewise.energy.calibration import gain_words
 from joulewise.energy.reading import ComponentName, Provenance
 from joulewise.table import RunTable
 
@@ -179,6 +180,7 @@ def _origin(component: ComponentName, ok: pa.Table, environment: Mapping[str, An
     sources = [s for s in _mappings(environment.get("sources")) if s.get("component") == component]
     absent = [a for a in _mappings(environment.get("absent")) if a.get("component") == component and a.get("present")]
     told = [_text(s.get("note")) for s in sources]
+    told += [gain_words(s) for s in sources if s.get("provenance") == "measured" and isinstance(s.get("gain"), float)]
     told += [" ".join(_sentence(a[key]) for key in ("reason", "remedy") if a.get(key)) for a in absent]
     return Origin(
         component=component,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from simulated import Clock, Load, SimulatedSource, meter_of, run_to, spec
 
 from joulewise.energy import ComponentEnergy
-from joulewise.energy.calibration import SENSORS, SPECIMEN_SPREAD, calibrated, corrected
+from joulewise.energy.calibration import SENSORS, SPECIMEN_SPREAD, calibrated, corrected, gain_words
 from joulewise.errors import UserError
 
 CARD = spec(source_id="nvml:GPU-aaaa", device="NVIDIA H200", gain=0.05, offset_w=5.0)
@@ -157,3 +157,13 @@ def test_without_a_file_nothing_heavy_is_imported() -> None:
 
     code = "import sys, joulewise.energy.calibration; sys.exit('pydantic' in sys.modules or 'yaml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_gain_is_told_in_words(tmp_path: Path) -> None:
+    assert "sensor gain known to 5.0%, offset to 5 W" in gain_words(asdict(CARD))
+    assert "general figures" in gain_words(asdict(CARD))
+    assert "SC'24" in gain_words(asdict(calibrated(replace(CARD, device="NVIDIA RTX A5000"), {})))
+    assert gain_words(asdict(calibrated(CARD, environ(tmp_path)))).endswith("by that comparison")
+    assert gain_words({"gain": None}) == "sensor gain unknown, and left out of intervals"
+    # A run recorded before calibrations were.
+    assert "known to 10.0%" in gain_words({"gain": 0.1})
