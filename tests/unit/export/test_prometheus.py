@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 import urllib.request
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from simulated import Clock, Load, SimulatedSource, meter_of, run_to, spec
 
-from joulewise.energy import Absent
+from joulewise.energy import Absent, Meter
 from joulewise.errors import EnvironmentFault, UserError
 from joulewise.export.live import Live
 from joulewise.export.prometheus import _parsed, serving
@@ -94,6 +96,25 @@ def test_what_is_not_known_has_no_sample() -> None:
     assert "joulewise_power_watts" not in found
     assert found["joulewise_source_up"][lost] == 0.0
     assert found["joulewise_source_faults_total"][lost] == 1.0
+
+
+def test_the_page_names_every_metric_and_no_other(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (repository / "docs" / "how-to" / "export-metrics.md").read_text()
+    monkeypatch.setattr(Meter, "sampler_cpu_s", 0.1)
+    live, _ = live_figures()
+    with serving(live, "0") as url:
+        served = set(scraped(url))
+    assert set(re.findall(r"`(joulewise_\w+)`", page)) == served - {"joulewise_build_info"}
+
+
+def test_the_page_s_program_runs(repository: Path) -> None:
+    page = (repository / "docs" / "how-to" / "export-metrics.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    seen: dict[str, object] = {}
+    found: list[set[str]] = []
+    seen["work"] = lambda: found.append(set(scraped(str(seen["address"]))))
+    exec(program.replace("9777", "0"), seen)
+    assert "joulewise_metered_seconds_total" in found[0]
 
 
 def test_after_the_block_nobody_listens() -> None:
