@@ -20,7 +20,7 @@ class SourceFigures:
     Args:
         spec: the source.
         energy: joules since the start with their uncertainty, never falling; None while they are not known. What flowed
-            while a counter was reset is missing from them.
+            while a counter was reset or the machine suspended is missing from them.
         power_w: instantaneous power; None where the source has none.
         fault: what is wrong with it now, in words.
         faults: how often it has failed since the start.
@@ -86,21 +86,22 @@ class Live:
             return self._last
 
     def _read(self) -> Figures:
-        before_s = self._clock()
+        asked_s = self._clock()
         now = self.meter.mark()
-        read_s = self._clock() - before_s
+        read_s = self._clock() - asked_s
         found, lost = [], False
         for i, (spec, part) in enumerate(zip(self.meter.specs, self.meter.by_source(self._anchor, now), strict=True)):
-            first, last = self._anchor.edges[spec.source_id], now.edges[spec.source_id]
-            energy, fault = None, last.reading.fault
+            first, last = (mark.edges[spec.source_id].reading for mark in (self._anchor, now))
+            energy, fault = None, last.fault
             if part.energy_j is not None:
                 energy = self._known[spec.source_id] = self._so_far(spec.source_id, part, now.time_s)
-            elif last.reading.energy_j is not None and (first.reading.energy_j is None or first.resets != last.resets):
+            elif last.energy_j not in (None, first.energy_j):  # it counts, and yet its joules since then are not known
                 lost, fault = True, part.note
-            failed = self._last.sources[i] if self._last else None
-            faults = (failed.faults if failed else 0) + (fault is not None and (failed is None or failed.fault is None))
-            found.append(SourceFigures(spec, energy, last.reading.power_w, fault, faults))
-        if lost:  # a counter that has started anew can be followed from here on
+            before = self._last.sources[i] if self._last else None
+            failed = fault is not None and (before is None or before.fault is None)
+            faults = (before.faults if before else 0) + failed
+            found.append(SourceFigures(spec, energy, last.power_w, fault, faults))
+        if lost:  # reset, suspended or not readable at first: from here on it can be followed again
             self._anchor, self._banked = now, dict(self._known)
         return Figures(now.time_s - self._start.time_s, read_s, self.meter.sampler_cpu_s, tuple(found))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from simulated import Clock, Load, SimulatedSource, meter_of, run_to, spec
 
+from joulewise.energy import ComponentEnergy, Meter
 from joulewise.export.live import FRESH_S, Live
 
 STEADY = Load([(1.0, 300.0)])
@@ -40,18 +41,16 @@ def test_many_who_ask_cost_one_reading() -> None:
     assert live.figures() is not first
 
 
-def test_a_metric_never_falls() -> None:
+def test_a_metric_never_falls_where_an_estimate_does(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    bursts = Load([(0.13, 700.0), (0.21, 100.0)] * 40 + [(1.0, 100.0)])
-    meter = meter_of(SimulatedSource(clock, bursts, spec(max_power_w=900.0), phase_s=0.03))
-    live = Live(meter, clock)
-    before = 0.0
-    for i in range(1, 25):
-        run_to(meter, clock, 1000.0 + 0.57 * i)
-        energy_j = live.figures().sources[0].energy_j
-        assert energy_j is not None
-        assert energy_j >= before
-        before = energy_j
+    live = Live(meter_of(SimulatedSource(clock, STEADY)), clock)
+    estimates_j = iter([100.0, 99.9, 120.0])
+    monkeypatch.setattr(Meter, "by_source", lambda *_: (ComponentEnergy("gpu", "measured", next(estimates_j)),))
+    told_j = []
+    for _ in range(3):
+        clock.advance(1.0)
+        told_j.append(live.figures().sources[0].energy_j)
+    assert told_j == [100.0, 100.0, 120.0]
 
 
 def test_a_counter_that_starts_anew_is_a_fault_and_then_counts_on() -> None:
@@ -71,6 +70,26 @@ def test_a_counter_that_starts_anew_is_a_fault_and_then_counts_on() -> None:
     (source,) = live.figures().sources
     assert (source.fault, source.faults) == (None, 1)
     # The second in which the counter was reset is missing.
+    assert source.energy_j == pytest.approx(6000.0, abs=60.0)
+
+
+def test_a_machine_that_was_suspended_is_a_fault_and_then_counts_on() -> None:
+    clock = Clock()
+    asleep_s = 0.0
+    meter = meter_of(SimulatedSource(clock, STEADY), asleep=lambda: asleep_s)
+    live = Live(meter, clock)
+    run_to(meter, clock, 1010.0)
+    live.figures()
+    asleep_s = 3600.0
+    meter.tend()
+    run_to(meter, clock, 1011.0)
+    (source,) = live.figures().sources
+    assert source.energy is None
+    assert source.fault is not None
+    assert "suspended" in source.fault
+    run_to(meter, clock, 1021.0)
+    (source,) = live.figures().sources
+    assert (source.fault, source.faults) == (None, 1)
     assert source.energy_j == pytest.approx(6000.0, abs=60.0)
 
 
