@@ -89,6 +89,8 @@ def _polled(window: Window, specs: Sequence[SourceSpec], rows: Iterable[Timeline
         if inside and row.power_w is not None and row.source_id in powers_w:
             powers_w[row.source_id].append(row.power_w)
     for spec in specs:
+        if spec.update_period_s is None:
+            return Comparison(POLLED, "gpu", None, f"{spec.device}: the figure itself is integrated power")
         if not powers_w[spec.source_id]:
             return Comparison(POLLED, "gpu", None, f"{spec.device}: no power reading in the window")
     mean_w = math.fsum(math.fsum(seen) / len(seen) for seen in powers_w.values())

@@ -30,6 +30,8 @@ class SourceSpec:
         sensor_gain: what the sensor shows per true watt, by a calibration; joules are divided by it.
         sensor_offset_w: what the sensor shows at no power, by a calibration, in watts; taken off before.
         calibration: where gain, offset and their uncertainties come from, in words.
+        relayed: the value comes by others' hands, so that when it changes here does not tell when it was taken; its
+            age is then in ``update_period_s``.
         wrap_j: the range after which the raw counter starts again at 0, in joules; None if it does not wrap.
         note: anything that a reader of the figure must know (MIG, module power, synthetic).
     """
@@ -48,6 +50,7 @@ class SourceSpec:
     sensor_gain: float = 1.0
     sensor_offset_w: float = 0.0
     calibration: str | None = None
+    relayed: bool = False
     wrap_j: float | None = None
     note: str | None = None
 

@@ -125,7 +125,7 @@ class Track:
         self._reads = Knots()
         self._last_edge: tuple[float, float] | None = None
         period_s = source.spec.update_period_s or 0.0
-        steps = source.spec.provenance == "measured" and period_s >= SHORTEST_PERIOD_S
+        steps = source.spec.provenance == "measured" and period_s >= SHORTEST_PERIOD_S and not source.spec.relayed
         self._steps = StepLock(period_s) if steps else None
         self._knots = Knots()
         self._knot_number: int | None = None

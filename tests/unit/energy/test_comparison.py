@@ -64,3 +64,15 @@ def test_a_comparison_is_in_no_sum() -> None:
     compare(window, meter.specs, meter.drain_timeline(), 8 * GB)
     assert window.energy == before
     assert window.energy.dram is None
+
+
+def test_integrated_power_is_not_told_twice() -> None:
+    clock = Clock()
+    integrated = SimulatedSource(clock, Load([(1.0, 300.0)]), spec(update_period_s=None), has_power=False)
+    meter = meter_of(integrated)
+    with meter.window() as window:
+        run_to(meter, clock, clock() + 1.0)
+    told = {c.name: c for c in compare(window, meter.specs, (), 8 * GB) if c.component == "gpu"}
+    assert told["CodeCarbon 2"].energy_j is None
+    assert told["polled power x time"].energy_j is None
+    assert "integrated" in told["polled power x time"].method

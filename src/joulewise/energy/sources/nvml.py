@@ -88,8 +88,10 @@ class NvmlSource:
         power_w, fault = self._ask(self._power_w)
         end_s = self._clock()
         time_s = (start_s + end_s) / 2
-        energy_j = None if self._integral is None or power_w is None else self._integral.add(time_s, power_w)
-        return Reading(time_s, end_s - start_s, energy_j, power_w, fault)
+        if self._integral is None or power_w is None:
+            return Reading(time_s, end_s - start_s, None, power_w, fault)
+        # The power is not told beside its own integral: the two would be held against each other, and agree.
+        return Reading(time_s, end_s - start_s, self._integral.add(time_s, power_w))
 
     def close(self) -> None:
         """Let go of NVML."""

@@ -104,7 +104,7 @@ class Poller:
     ) -> None:
         self.address = address
         self.period_s = period_s
-        self.lag_s = poll_s
+        self.lag_s = poll_s  # from the exporter to here
         self.fault: str | None = f"{address}: no answer yet"
         self.cards: dict[str, _Card] = {}
         self.answered = threading.Event()
@@ -219,9 +219,7 @@ class PrometheusSource:
             why = self._poller.fault or f"{self._poller.address}: no longer tells of {self._uuid}"
             return Reading(now_s, 0.0, None, fault=f"{why} (last value {age_s:.0f} s ago)")
         # Its power may be a whole period old, too old to follow the load by, so the meter is told the counter alone.
-        # When the exporter was asked for this value is known to within the lag.
-        lag_s = self._poller.lag_s
-        return Reading(now_s - lag_s / 2, lag_s, card.energy_j)
+        return Reading(now_s, 0.0, card.energy_j)
 
     def sample(self) -> Reading:
         """The same: the meter then sees when the value changes."""
@@ -314,7 +312,8 @@ def _spec(poller: Poller, uuid: str, card: _Card) -> SourceSpec:
         device=card.labels.get("modelName", "remote GPU"),
         provenance="measured",
         method=f"{ENERGY} of a DCGM exporter" if card.counts else f"{POWER} of a DCGM exporter, integrated",
-        update_period_s=poller.period_s,
+        update_period_s=poller.period_s + poller.lag_s,
+        relayed=True,
         quantum_j=nvml.QUANTUM_J,
         gain=nvml.GAIN,
         offset_w=nvml.OFFSET_W,

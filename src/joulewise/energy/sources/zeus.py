@@ -84,7 +84,8 @@ class ZeusSource:
         end_s = self._clock()
         time_s = (start_s + end_s) / 2
         if self._energy_j is None and power_w is not None:
-            energy_j = self._integral.add(time_s, power_w)
+            # The power is not told beside its own integral: the two would be held against each other, and agree.
+            energy_j, power_w = self._integral.add(time_s, power_w), None
         return Reading(time_s, end_s - start_s, None if fault else energy_j, power_w, fault)
 
 

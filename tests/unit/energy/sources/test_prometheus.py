@@ -7,6 +7,7 @@ import socket
 import threading
 import urllib.parse
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -127,7 +128,8 @@ def test_an_exporter_tells_the_joules_of_each_of_its_gpus(fake: Fake) -> None:
     first = discovery.sources[0]
     assert first.read().energy_j == 5000.0
     assert first.read().power_w is None
-    assert (first.spec.device, first.spec.update_period_s) == ("NVIDIA H100 80GB HBM3", 2.0)
+    assert (first.spec.device, first.spec.update_period_s) == ("NVIDIA H100 80GB HBM3", 2.0 + 3600.0)
+    assert first.spec.relayed
     assert first.spec.note is not None
     assert "node-a" in first.spec.note
     for source in discovery.sources:
@@ -139,7 +141,9 @@ def test_an_exporter_tells_the_joules_of_each_of_its_gpus(fake: Fake) -> None:
 def test_a_window_over_a_remote_gpu_has_an_interval_as_wide_as_the_exporter_is_slow(fake: Fake) -> None:
     clock = Clock()
     discovery = found(f"{fake.address}/metrics?Hostname=node-a", clock, JOULEWISE_PROMETHEUS_PERIOD_S="2")
-    poller_of(discovery).lag_s = 0.0
+    first = discovery.sources[0]
+    assert isinstance(first, prometheus.PrometheusSource)
+    first.spec = replace(first.spec, update_period_s=2.0)
     meter = Meter(discovery.sources, clock=clock, sample_period_s=None)
     meter.poll()
     with meter.window() as window:
@@ -157,10 +161,9 @@ def test_a_server_is_asked_for_the_labels_and_for_how_often_it_collects(fake: Fa
     discovery = found(f"{fake.address}?Hostname=node-b")
     assert [s.spec.source_id for s in discovery.sources] == ["prometheus:GPU-b"]
     assert 'Hostname="node-b"' in fake.queries[0]
-    # 20 samples in 300 s: collected every 15 s, so a value's age is known to within that (and the poll).
-    reading = discovery.sources[0].read()
-    assert reading.energy_j == 7000.0
-    assert reading.read_s == pytest.approx(3600.0 + 15.0)
+    assert discovery.sources[0].read().energy_j == 7000.0
+    # 20 samples in 300 s: collected every 15 s, so a value may be older by that, and by the time between two polls.
+    assert discovery.sources[0].spec.update_period_s == pytest.approx(30.0 + 15.0 + 3600.0)
 
 
 def test_a_gpu_without_the_energy_series_is_told_by_its_integrated_power_and_marked(fake: Fake) -> None:
