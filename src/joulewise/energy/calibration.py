@@ -104,6 +104,18 @@ def calibration_path(environ: Mapping[str, str] = os.environ) -> Path | None:
     return usual if usual is not None and usual.is_file() else None
 
 
+def check_calibration(environ: Mapping[str, str] = os.environ) -> None:
+    """Read the user's calibration file, if there is one, so that its faults are told even where no device needs it.
+
+    Raises:
+        UserError: it is not there or wrong, with file, line and field.
+    """
+    if path := calibration_path(environ):
+        from joulewise.energy.calibration_file import load_calibration
+
+        load_calibration(path)
+
+
 def _from_file(spec: SourceSpec, environ: Mapping[str, str]) -> SourceSpec | None:
     path = calibration_path(environ)
     if path is None:

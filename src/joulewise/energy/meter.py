@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
 
+from joulewise.energy.calibration import check_calibration
 from joulewise.energy.estimate import source_energy
 from joulewise.energy.reading import Z95, ComponentEnergy, ComponentName, Energy, Reading, sum_components, unknown
 from joulewise.energy.source import Absent, Source, SourceSpec
@@ -435,12 +436,13 @@ def discover(select: Collection[str] | None = None) -> Meter:
         select: names of the kinds of source to look for (``SOURCES``); None for all.
 
     Raises:
-        UserError: a name that is no kind of source.
+        UserError: a name that is no kind of source; a calibration file that is wrong.
     """
     for name in select or ():
         if name not in SOURCES:
             near = difflib.get_close_matches(name, SOURCES, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise UserError(f"no kind of energy source is called {name!r}{hint}: there are {', '.join(SOURCES)}")
+    check_calibration()
     found = [SOURCES[name]() for name in SOURCES if select is None or name in select]
     return Meter([s for f in found for s in f.sources], [a for f in found for a in f.absent])

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import Clock, Load, SimulatedSource, meter_of, run_to, spec
 
-from joulewise.energy import ComponentEnergy
+from joulewise.energy import ComponentEnergy, discover
 from joulewise.energy.calibration import SENSORS, SPECIMEN_SPREAD, calibrated, corrected, gain_words
 from joulewise.errors import UserError
 
@@ -84,6 +84,12 @@ def test_the_usual_place_is_looked_at(tmp_path: Path) -> None:
     (tmp_path / "joulewise" / "calibration.yaml").write_text(FILE)
     assert calibrated(CARD, {"XDG_CONFIG_HOME": str(tmp_path)}).sensor_gain == 0.95
     assert calibrated(CARD, {"HOME": str(tmp_path)}).sensor_gain == 1.0
+
+
+def test_a_wrong_file_is_told_where_no_device_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JOULEWISE_CALIBRATION", environ(tmp_path, "devices: {x: {}}")["JOULEWISE_CALIBRATION"])
+    with pytest.raises(UserError, match=r"calibration.yaml:1: devices.x.gain: this key is missing"):
+        discover(["dram_model"])
 
 
 def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:

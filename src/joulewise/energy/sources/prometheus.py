@@ -216,7 +216,7 @@ class PrometheusSource:
         card = self._poller.cards[self._uuid]
         age_s = now_s - card.seen_s
         if age_s > max(STALE_S, 3 * self._poller.poll_s):
-            why = self._poller.fault or f"{self._poller.address}: no longer tells of {self._uuid}"
+            why = self._poller.fault or f"{self._poller.address}: gives no new value of {self._uuid}"
             return Reading(now_s, 0.0, None, fault=f"{why} (last value {age_s:.0f} s ago)")
         # Its power may be a whole period old, too old to follow the load by, so the meter is told the counter alone.
         return Reading(now_s, 0.0, card.energy_j)

@@ -271,7 +271,7 @@ def test_a_gpu_that_is_no_longer_told_of_grows_old(fake: Fake) -> None:
     poller.poll()
     fault = discovery.sources[0].read().fault
     assert fault is not None
-    assert "no longer tells of GPU-a" in fault
+    assert "gives no new value of GPU-a" in fault
     assert discovery.sources[1].read().fault is None
 
 
