@@ -22,7 +22,7 @@ from joulewise.docstring import parse_docstring
 from joulewise.energy.sources import SOURCES
 from joulewise.engines import ENGINES
 from joulewise.engines.spec import TransformersSpec
-from joulewise.plan import Exclusion, Plan, Pollution, SamplingSpec, Stop, TaskSpec
+from joulewise.plan import Exclusion, Plan, Pollution, SamplingSpec, Stop, Target, TaskSpec
 from joulewise.reasoning import REASONINGS
 from joulewise.records import Check, EnergyRecord, GenerationRecord, ReadingRecord, Trial
 from joulewise.table import SCHEMA
@@ -91,6 +91,7 @@ def plan_page() -> str:
         ("sampling", SamplingSpec),
         ("stop", Stop),
         ("exclude", Exclusion),
+        ("target", Target),
         ("pollution", Pollution),
     ]:
         lines += _model(title, model)

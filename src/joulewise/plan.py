@@ -162,6 +162,31 @@ class Pollution(PlanPart):
     reruns: int = Field(0, ge=0, le=10)
 
 
+class Target(PlanPart):
+    """How narrow the interval of every cell's joules per output token is to become.
+
+    Once every question has been asked ``repeats`` times, all cells of a task go on, question by question as before,
+    until the interval of each is narrow enough (after two repeats at the earliest) or the budget is spent. The
+    interval is that of the measurement: what other questions would cost, and the sensor's gain, are no part of it, as
+    repeats do not tell them.
+
+    Args:
+        relative_half_width: half of the 95 % interval over the figure; 0.05 is 5 %.
+        max_repeats: each question is asked at most so often.
+        max_s: no further repeat begins once a cell's Trials have taken so many seconds.
+    """
+
+    relative_half_width: float = Field(gt=0.0, lt=1.0)
+    max_repeats: int | None = Field(None, ge=2)
+    max_s: float | None = Field(None, gt=0.0)
+
+    @model_validator(mode="after")
+    def _ends(self) -> Target:
+        if self.max_repeats is None and self.max_s is None:
+            raise ValueError("needs a budget: 'max_repeats', 'max_s' or both")
+        return self
+
+
 class SamplingSpec(PlanPart):
     """How the next token is chosen. ``temperature`` 0 is greedy."""
 
@@ -196,6 +221,7 @@ class Plan(PlanPart):
         exclude: cells to leave out.
         seed: of question samples, orders and sampling.
         repeats: how often each question is asked in each cell.
+        target: go on repeating until the measurement is that narrow; left out, ``repeats`` is all.
         sampling: greedy if left out.
         stop: when an answer ends.
         warm_up: generations per decoding before anything is measured.
@@ -215,6 +241,7 @@ class Plan(PlanPart):
     exclude: tuple[Exclusion, ...] = ()
     seed: int = 0
     repeats: int = Field(1, ge=1)
+    target: Target | None = None
     sampling: SamplingSpec = SamplingSpec()
     stop: Stop = Stop()
     warm_up: int = Field(1, ge=0)
@@ -258,6 +285,8 @@ class Plan(PlanPart):
                 raise FaultAt(("exclude", i), f"matches no cell; labels are like {everything[0].cell_id}")
         if not self.cells():
             raise FaultAt(("exclude",), "every cell is excluded")
+        if self.target is not None and (most := self.target.max_repeats) is not None and most < self.repeats:
+            raise FaultAt(("target", "max_repeats"), f"is less than 'repeats' ({self.repeats})")
         return self
 
     def _grid(self) -> Iterable[Cell]:

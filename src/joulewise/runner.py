@@ -27,7 +27,16 @@ from joulewise.plan import Plan
 from joulewise.pollution import cpu_use, other_cores
 from joulewise.reasoning import Answer
 from joulewise.records import NET_POLICY, Check, EnergyRecord, GenerationRecord, ReadingRecord, Trial
-from joulewise.schedule import Job, QuestionsByTask, Skipped, blocks, check_supported, open_tasks, schedule
+from joulewise.schedule import (
+    Job,
+    QuestionsByTask,
+    Skipped,
+    blocks,
+    check_supported,
+    further,
+    open_tasks,
+    schedule,
+)
 from joulewise.tasks.task import question_hash
 
 TIMELINE_S = 60.0
@@ -149,7 +158,7 @@ class _Session:
         jobs: Sequence[Job],
         on_progress: Callable[[Progress], None],
     ) -> None:
-        self.plan, self.out, self.meter, self.questions, self.jobs = plan, out, meter, questions, jobs
+        self.plan, self.out, self.meter, self.questions, self.jobs = plan, out, meter, questions, list(jobs)
         self.on_progress = on_progress
         self.job_ids = {j.trial_id for j in jobs}
         self.done = {t.trial_id: t for t in out.content.trials}
@@ -165,6 +174,8 @@ class _Session:
         self.on_progress(Progress(stage, text, done, len(self.jobs), trial))
 
     def result(self) -> RunResult:
+        for spec in self.plan.engines:
+            self._add_repeats(spec.label)  # a stop may have come before they were taken up
         trials = [self.done[j.trial_id] for j in self.jobs if j.trial_id in self.done]
         return RunResult(
             folder=self.out.path,
@@ -179,8 +190,26 @@ class _Session:
 
     def open_jobs(self, engine_label: str) -> list[Job]:
         """The Trials of one engine that are not done, or done but not yet compared with vanilla."""
+        self._add_repeats(engine_label)
         mine = [j for j in self.jobs if j.cell.engine.label == engine_label]
         return [j for j in mine if j.trial_id not in self.done or self._can_be_checked(j)]
+
+    def _add_repeats(self, engine_label: str) -> bool:
+        """Take up the repeats that the plan's target calls for by now; whether there are new ones."""
+        more = further(self.plan, self.questions, self.done, engine_label, self._narrow)
+        new = [job for job in more if job.trial_id not in self.job_ids]
+        self.jobs += new
+        self.job_ids.update(job.trial_id for job in new)
+        return bool(new)
+
+    def _narrow(self, trials: Sequence[Trial]) -> bool:
+        """Whether a cell need not be repeated: two repeats say that it is narrow enough, or its joules are unknown."""
+        from joulewise.analysis.precision import precision_of
+
+        assert self.plan.target is not None
+        found = precision_of(trials)
+        half = found.relative_half_width
+        return half is None or (found.repeats > 1 and half <= self.plan.target.relative_half_width)
 
     def run_engine(self, label: str, engine: Engine, stop: threading.Event) -> None:
         """Do every open Trial of one engine, or as many as come before ``stop``."""
@@ -190,7 +219,13 @@ class _Session:
         self._record_environment(label, engine.load(decodings))
         self._warm_up(engine, decodings, stop)
         self._idle(label, "before", stop)
-        if self._do(engine, jobs, stop):
+        any_done = self._do(engine, jobs, stop)
+        while not stop.is_set() and self._add_repeats(label):
+            jobs = self.open_jobs(label)
+            more = sum(job.trial_id not in self.done for job in jobs)
+            self.tell("notice", f"{label}: not every cell is as narrow as the target; {more} further Trials")
+            any_done = self._do(engine, jobs, stop) or any_done
+        if any_done:
             # Also where a first Ctrl-C ended the Trials; a second one raises.
             self._idle(label, "after", threading.Event())
         if not stop.is_set():

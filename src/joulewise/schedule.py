@@ -14,6 +14,7 @@ from joulewise.engines import open_engine
 from joulewise.engines.engine import Engine
 from joulewise.errors import UserError
 from joulewise.plan import Cell, Plan
+from joulewise.records import Trial
 from joulewise.tasks import open_task
 from joulewise.tasks.task import Question, Task
 
@@ -106,6 +107,57 @@ def schedule(plan: Plan, questions: QuestionsByTask) -> list[Job]:
             for task, question in blocks:
                 jobs += [Job(c, question, repeat) for c in order.sample(by_task[task], len(by_task[task]))]
     return jobs
+
+
+def further(
+    plan: Plan,
+    questions: QuestionsByTask,
+    done: Mapping[str, Trial],
+    engine: str,
+    narrow: Callable[[Sequence[Trial]], bool],
+) -> list[Job]:
+    """The repeats beyond ``plan.repeats`` that ``plan.target`` calls for by now, those that are done included.
+
+    All cells of a task repeat together, so that pairs stay fair. What is called for follows from the Trials alone, so a
+    run that goes on comes to the same.
+
+    Args:
+        plan, questions: as for ``schedule``.
+        done: Trials by id.
+        engine: the engine's label.
+        narrow: whether the Trials of a cell are measured well enough.
+    """
+    target = plan.target
+    if target is None:
+        return []
+    by_task: dict[str, list[Cell]] = defaultdict(list)
+    for cell in plan.cells():
+        if cell.engine.label == engine:
+            by_task[cell.task.label].append(cell)
+
+    def wanted(task: str, repeat: int) -> bool:
+        jobs = [[Job(c, q, r) for r in range(repeat) for q in questions[task][1]] for c in by_task[task]]
+        if not all(job.trial_id in done for cell in jobs for job in cell):
+            return False
+        trials = [[done[job.trial_id] for job in cell] for cell in jobs]
+        if target.max_repeats is not None and repeat >= target.max_repeats:
+            return False
+        if target.max_s is not None and max(sum(t.duration_s for t in cell) for cell in trials) >= target.max_s:
+            return False
+        return not all(narrow(cell) for cell in trials)
+
+    found: list[tuple[str, int]] = []
+    for task in by_task:
+        repeat = plan.repeats
+        while questions[task][1] and wanted(task, repeat):
+            found.append((task, repeat))
+            repeat += 1
+    if plan.order == "sequential":
+        return [Job(c, q, r) for task, r in found for c in by_task[task] for q in questions[task][1]]
+    order = random.Random(f"{plan.seed}/further/{engine}/{len(found)}")
+    blocks = [(task, question, repeat) for task, repeat in found for question in questions[task][1]]
+    order.shuffle(blocks)
+    return [Job(c, q, r) for task, q, r in blocks for c in order.sample(by_task[task], len(by_task[task]))]
 
 
 def check_supported(plan: Plan) -> dict[str, Engine]:

@@ -18,7 +18,7 @@ from joulewise.plan import Plan
 from joulewise.table import RunTable
 
 _PARTS = ("engines", "decodings", "reasonings", "tasks")
-_ASIDE = {"name", "description", "idle_baseline_s", "pollution", "exclude", *_PARTS}
+_ASIDE = {"name", "description", "idle_baseline_s", "target", "pollution", "exclude", *_PARTS}
 """Fields of a plan that change no Trial, or that are compared cell by cell."""
 
 _ENGINE_REFUSES = ("parameters", "dtype", "devices", "quant")

@@ -38,6 +38,10 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
     if faults:
         raise UserError("\n".join(faults))
     warnings = [*skipped.told(), *remarks, *_without_vanilla(plan)]
+    if plan.target is not None:
+        most = plan.target.max_repeats
+        ends = "its budget of seconds is spent" if most is None else f"each question was asked {most} times"
+        warnings.append(f"the figures are of {plan.repeats} repeats; for its target the plan may go on until {ends}")
     on_gpu = bool(gpus())
     bandwidth_b_s = estimate.memory_bandwidth_b_s()
     rows: list[dict[str, Any]] = []

@@ -97,6 +97,7 @@ class RunFacts:
         software: versions by name: the packages', and those that only the engines tell.
         commit: of the checkout it ran from, with ``(changed)`` where that had local changes.
         questions: number of questions by task.
+        target: the plan's target for the relative half-width of every cell's joules per output token, if it has one.
         planned: number of Trials that the plan asks for (within ``--limit``); None if not recorded.
         trials, ok, failed: how many there are.
         polluted: ok Trials during which other processes used the CPU above the plan's limit.
@@ -118,6 +119,7 @@ class RunFacts:
     counter_checks: tuple[CounterCheck, ...]
     questions: Mapping[str, int]
     planned: int | None
+    target: float | None
     trials: int
     ok: int
     failed: int
@@ -146,6 +148,7 @@ def run_facts(name: str, table: RunTable) -> RunFacts:
     engines = tuple(_engine(engine) for engine in _mappings(environment.get("engines")))
     asked = rows.group_by("task").aggregate([("question_id", "count_distinct")]).to_pylist()
     commit, planned = _text(git.get("commit")), environment.get("planned_trials")
+    target = _mapping(plan.get("target")).get("relative_half_width")
     return RunFacts(
         name=name,
         plan=_text(plan.get("name")),
@@ -160,6 +163,7 @@ def run_facts(name: str, table: RunTable) -> RunFacts:
         idle=tuple(_idle(environment)),
         counter_checks=tuple(_counter_checks(environment)),
         questions={a["task"]: a["question_id_count_distinct"] for a in sorted(asked, key=_task_order)},
+        target=target if isinstance(target, float) else None,
         planned=planned if isinstance(planned, int) else None,
         trials=rows.num_rows,
         ok=ok.num_rows,

@@ -14,6 +14,7 @@ from joulewise.analysis.carbon import CellCarbon, carbon, intensities
 from joulewise.analysis.cells import Cell, natural_order, split
 from joulewise.analysis.lossless import Lossless, lossless
 from joulewise.analysis.per_token import CellCost, costs
+from joulewise.analysis.precision import Precision, precision
 from joulewise.analysis.savings import Saving, savings
 from joulewise.energy.carbon import Grid
 from joulewise.energy.reading import ComponentName
@@ -36,6 +37,7 @@ class Summary:
         price_per_kwh, currency: as given; the price is None where none was.
         runs: what was run.
         net_policy: what is taken off in the net joules of ``costs``.
+        precision: how far the repeats of each cell have come.
         savings, costs, acceptance, lossless: the figures, one entry a cell.
         carbon: likewise; empty where no grid was given.
         warnings: what was noticed while reading.
@@ -48,6 +50,7 @@ class Summary:
     currency: str
     runs: tuple[RunFacts, ...]
     net_policy: str
+    precision: tuple[Precision, ...]
     savings: tuple[Saving, ...]
     costs: tuple[CellCost, ...]
     acceptance: tuple[Acceptance, ...]
@@ -95,6 +98,7 @@ def summarise(
         currency,
         tuple(run_facts(name, table) for name in sorted(names, key=natural_order)),
         NET_POLICY,
+        tuple(precision(cell) for cell in cells),
         savings(cells),
         found,
         acceptances(cells),

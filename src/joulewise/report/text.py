@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from joulewise.analysis.intervals import Quantity
+from joulewise.analysis.precision import Precision
 from joulewise.analysis.savings import Gamma, Saving
 from joulewise.energy.crosscheck import LIMIT
 from joulewise.report.run_facts import CounterCheck, EngineFacts, IdlePower, Origin, RunFacts
@@ -289,6 +290,9 @@ def trial_notes(run: RunFacts, summary: Summary) -> list[str]:
         why = "; ".join(f"{n:,} x {error}" for error, n in run.errors[:5])
         more = f"; and {len(run.errors) - 5} more reasons" if len(run.errors) > 5 else ""
         notes.append(f"{run.failed:,} of {run.trials:,} Trials failed and are in no figure: {why}{more}.")
+    repeated = [p for p in summary.precision if p.key.run == run.name]
+    if run.target is not None and repeated:
+        notes.append(_target_note(run.target, repeated))
     if run.polluted:
         share = figure(100 * run.polluted / run.ok)
         left = (
@@ -309,6 +313,22 @@ def trial_notes(run: RunFacts, summary: Summary) -> list[str]:
             f"near-tie, {different:,} differ in a way that arithmetic does not explain."
         )
     return notes
+
+
+def _target_note(target: float, found: Sequence[Precision]) -> str:
+    """Which cells were measured as well as the plan wanted, and how well the others are."""
+    missed = [
+        f"{p.key.decoding} on {p.key.task} "
+        + ("of unknown joules" if p.relative_half_width is None else f"at {figure(p.relative_half_width * 100)} %")
+        for p in found
+        if p.relative_half_width is None or p.relative_half_width > target
+    ]
+    most = max(p.repeats for p in found)
+    told = (
+        f"Measured to {target * 100:g} % or better (joules per output token of these very questions, gain apart): "
+        f"{len(found) - len(missed)} of {len(found)} cells, with up to {most} repeats"
+    )
+    return f"{told}. Not yet, or not within the plan's budget: {_listed(missed)}." if missed else f"{told}."
 
 
 def dropped_notes(savings: Iterable[Saving]) -> list[str]:
