@@ -24,7 +24,7 @@ LOOSE = 1 / 8
 AHEAD = 25
 """Steps are foretold over so many, with what is open growing evenly."""
 
-SEARCHES, SEARCHED = 60, 0.3
+SEARCHES, SEARCHED = 30, 0.1
 """How the period of uneven steps is searched for, and how far around the last one."""
 
 

@@ -37,7 +37,7 @@ RETRY_S = 60.0
 REFINE_PROBES = 20
 """Once they are known, each step is probed until they are known well, but at most so many."""
 
-QUIET_S = 2.0
+QUIET_S = 3.0
 """After that, a step is probed so often,"""
 
 QUIET_SHARE = 0.003
@@ -133,7 +133,7 @@ class Track:
         self._previous: _Fetched | None = None
         self._doubtful: tuple[int, float] | None = None
         self._sample_due_s = -math.inf
-        self._sample_costs: deque[float] = deque(maxlen=16)
+        self._sample_cost_s = 0.0
         self._pitch_s = period_s / SEEK_PARTS
         self._in_a_row = 0
         self._seek_until_s = math.inf
@@ -178,8 +178,8 @@ class Track:
             if now_s >= self._sample_due_s:
                 modelled = self.source.spec.provenance == "modelled"
                 reading = self._take(self.source.read() if modelled else self.source.sample())
-                self._sample_costs.append(reading.read_s)
-                dearest_s = statistics.median(self._sample_costs) * self.sharing / QUIET_SHARE
+                self._sample_cost_s += (reading.read_s - self._sample_cost_s) / 16
+                dearest_s = self._sample_cost_s * self.sharing / QUIET_SHARE
                 every_s = sample_period_s if self._steps else max(sample_period_s, MODEL_S if modelled else COUNTER_S)
                 self._sample_due_s = max(self._sample_due_s + every_s, now_s + max(every_s / 2, dearest_s))
 
