@@ -158,7 +158,10 @@ def _net(section: Section, component: ComponentName) -> Grid:
     if idle is None:
         return Grid("", (), ())
     name = COMPONENT_NAMES[component]
-    drift = "" if idle.drift_w is None else f", {figure(idle.drift_w)} W more after the Trials than before"
+    drift = ""
+    if idle.drift_w is not None:
+        side = "more" if idle.drift_w >= 0.0 else "less"
+        drift = f", {figure(abs(idle.drift_w))} W {side} after the Trials than before"
     notes = [
         f"Net: gross joules less idle power ({name} {figure(idle.power_w)} W{drift}) times seconds. Where an interval "
         "reaches below 0, the work cannot be told from idling."

@@ -42,6 +42,8 @@ def test_net_joules_stand_in_a_table_of_their_own() -> None:
     assert [figure.main for figure in grid.rows[0].figures] == ["1.60", "16.0"]
     assert "idle power (total 10.0 W, 2.00 W more after the Trials than before)" in grid.notes[0]
     assert len(grid.notes) == 1
+    falling = net_table(report(idle=[idle(11.0, "before"), idle(9.5, "after")]))
+    assert "1.50 W less after the Trials than before" in falling.notes[0]
     assert "Net joules, total" in markdown.render(summary)
 
 
