@@ -1,16 +1,16 @@
 """How near to the truth are a meter's joules? Windows of 0.05 to 5 s at random phase over three loads.
 
-    python benchmarks/meter_accuracy.py --json results/simulated/meter_accuracy.json    # simulated sensors, no hardware
-    python benchmarks/meter_accuracy.py --record card.jsonl                             # on a machine with an NVIDIA GPU
-    python benchmarks/meter_accuracy.py --replay card.jsonl                             # windows placed in a recording
+    python benchmarks/meter_accuracy.py --json results/simulated/meter_accuracy.json    # simulated, no hardware
+    python benchmarks/meter_accuracy.py --record card.jsonl     # on a machine with an NVIDIA GPU
+    python benchmarks/meter_accuracy.py --replay card.jsonl     # windows placed in a recording
 
 Side by side: Joulewise; the difference of the counter's readings at the window's ends; and power polled every 0.1 s
 times the window's length. No window's length is a multiple of the counter's 0.1 s, which would flatter the difference.
 
 Simulated: the sensors of `benchmarks/simulated_card.py`, in two kinds. *Fresh* power readings are a mean of the last
-25 ms whenever they are asked for; *held* ones are renewed every 0.1 s, as an H200's were in `tests/data/nvml_h200.jsonl`.
-The aims are set for fresh readings. A held reading leaves three quarters of the time unseen, and no method can tell what
-happened then; its figures are shown, and its intervals must hold the truth all the same.
+25 ms whenever they are asked for; *held* ones are renewed every 0.1 s, as an H200's in `tests/data/nvml_h200.jsonl`.
+The aims are set for fresh readings. A held reading leaves three quarters of the time unseen, and no method can tell
+what happened then; its figures are shown, and its intervals must hold the truth all the same.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ def source_energy(spec: SourceSpec, start: Edge, end: Edge) -> ComponentEnergy:
     duration_s = end.time_s - start.time_s
     if spec.provenance == "modelled":
         return _finish(spec, counter_j, duration_s, notes=[f"a model, not a measurement: {spec.method}"])
-    if start.locked and end.locked:
-        return _between_steps(spec, start, end)
+    if start.locked or end.locked:
+        return _between_steps(spec, start, end, _bound(spec, start, end, counter_j))
     bound_j = _bound(spec, start, end, counter_j)
     period_s = spec.update_period_s or 0.0
     too_short = duration_s < period_s or (counter_j == 0 and duration_s > 0)
@@ -86,21 +86,26 @@ def source_energy(spec: SourceSpec, start: Edge, end: Edge) -> ComponentEnergy:
     return _finish(spec, counter_j, duration_s, edges_j=(edges[0], edges[1]), bound_j=bound_j, notes=notes)
 
 
-def _between_steps(spec: SourceSpec, start: Edge, end: Edge) -> ComponentEnergy:
-    """Where the counter's steps are known at both ends: their difference."""
+def _between_steps(spec: SourceSpec, start: Edge, end: Edge, loose_j: tuple[float, float] | None) -> ComponentEnergy:
+    """Where the counter's steps are known at both ends, or at one: the difference of what is known there.
+
+    ``loose_j`` is the bound where they are known at one end only.
+    """
     assert start.energy_j is not None
     assert end.energy_j is not None
-    bound_j = None
+    energy_j, duration_s = max(0.0, end.energy_j - start.energy_j), end.time_s - start.time_s
+    # An end before the steps were known, of a counter without power readings, may lag by anything up to a step.
+    step_j = energy_j / duration_s * (spec.update_period_s or 0.0) if duration_s > 0 else 0.0
+    edges_j = [step_j / math.sqrt(3) if edge.sigma_j is None else edge.sigma_j for edge in (start, end)]
     if start.span_j is not None and end.span_j is not None and spec.max_power_w is not None:
         lower_j = max(0.0, end.span_j[0] - start.span_j[1])
-        upper_j = min(end.span_j[1] - start.span_j[0], spec.max_power_w * (end.time_s - start.time_s))
-        bound_j = lower_j, max(lower_j, upper_j)
+        loose_j = lower_j, max(lower_j, min(end.span_j[1] - start.span_j[0], spec.max_power_w * duration_s))
     return _finish(
         spec,
-        max(0.0, end.energy_j - start.energy_j),
-        end.time_s - start.time_s,
-        edges_j=(start.sigma_j or 0.0, end.sigma_j or 0.0),
-        bound_j=bound_j,
+        energy_j,
+        duration_s,
+        edges_j=(edges_j[0], edges_j[1]),
+        bound_j=loose_j,
         notes=list(dict.fromkeys(edge.note for edge in (start, end) if edge.note)),
     )
 

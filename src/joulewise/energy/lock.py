@@ -24,6 +24,9 @@ LOOSE = 1 / 8
 AHEAD = 25
 """Steps are foretold over so many, with what is open growing evenly."""
 
+LEAST_UNEVEN = 1 / 1000
+"""No counter is taken to be more even than this share of its period."""
+
 SEARCHES, SEARCHED = 30, 0.1
 """How the period of uneven steps is searched for, and how far around the last one."""
 
@@ -52,7 +55,7 @@ class StepLock:
         self.period_s = period_s
         self._brackets: deque[_Bracket] = deque(maxlen=KEPT)
         self._next = Step(0, 0.0)
-        self._half_widths_s = (math.inf, math.inf)
+        self._half_widths_s: tuple[float, ...] = (math.inf, math.inf)
         self._uneven_s = 0.0
 
     def reset(self) -> None:
@@ -105,16 +108,17 @@ class StepLock:
     def _fit(self) -> None:
         """Between which moments the next step must come, and one further ahead; the middles give phase and period."""
         following = max(b.number for b in self._brackets) + 1
-        near, far = self._range(following, 0.0), self._range(following + AHEAD, 0.0)
-        self._uneven_s = 0.0
+        widening_s = max(1.5 * self._uneven_s, LEAST_UNEVEN * self.period_s)
+        near, far = (self._range(n, widening_s) for n in (following, following + AHEAD))
         if near[0] > near[1] or far[0] > far[1]:
             # No even steps go through all brackets: widen them until some do, and half as much again.
-            self._uneven_s = self._least_widening_s()
+            self._uneven_s = max(self._uneven_s, self._least_widening_s())
             near, far = (self._range(n, 1.5 * self._uneven_s) for n in (following, following + AHEAD))
         middle_s = (near[0] + near[1]) / 2
         self.period_s = ((far[0] + far[1]) / 2 - middle_s) / AHEAD
         self._next = Step(following, middle_s)
-        self._half_widths_s = abs(near[1] - near[0]) / 2, abs(far[1] - far[0]) / 2
+        # A single step may lie as far from even ones as the worst that was seen.
+        self._half_widths_s = tuple(abs(b - a) / 2 + self._uneven_s for a, b in (near, far))
 
     def _range(self, number: int, widening_s: float) -> tuple[float, float]:
         """The earliest and latest that step ``number`` can be, later than all brackets.

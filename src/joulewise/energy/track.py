@@ -37,8 +37,8 @@ RETRY_S = 60.0
 REFINE_PROBES = 20
 """Once they are known, each step is probed until they are known well, but at most so many."""
 
-QUIET_S = 3.0
-"""After that, a step is probed so often,"""
+QUIET_S, QUIET_STEPS = 3.0, 30
+"""After that, a step is probed so often, or once in so many steps if that is more often,"""
 
 QUIET_SHARE = 0.003
 """or less often, where that would take more than this share of a core."""
@@ -233,8 +233,8 @@ class Track:
         self._second_of = None
         self._probes += 1
         read_s = self._read_s()
-        rough = steps.half_width_s(steps.nearest(now_s + QUIET_S).number) > read_s / 3 + 0.0002
-        quiet_s = max(QUIET_S, 2 * read_s * self.sharing / QUIET_SHARE)
+        rough = steps.half_width_s(steps.nearest(now_s).number + QUIET_STEPS) > read_s / 3 + 0.0002
+        quiet_s = max(min(QUIET_S, QUIET_STEPS * steps.period_s), 2 * read_s * self.sharing / QUIET_SHARE)
         wait_s = steps.period_s / 2 if rough and self._probes < REFINE_PROBES else quiet_s
         following = steps.step(steps.before(now_s + wait_s).number + 1)
         self._probe_due_s = following.time_s - read_s / 2
