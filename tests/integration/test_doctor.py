@@ -80,6 +80,8 @@ def test_a_measured_machine_and_a_fault_are_told_in_words(
     assert "NVIDIA H200" in text
     assert "sudo chmod a+r energy_uj" in text
     assert "sensor gain known to 5.0%" in text
+    (told,) = [line for line in text.splitlines() if line.startswith("gpu to within 1%")]
+    assert "windows of" in text[text.index(told) :]
     assert "the total is then unknown too" in text
     assert max(len(line) for line in text.splitlines()) <= 80
     print(text)

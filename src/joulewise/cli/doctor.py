@@ -14,6 +14,9 @@ import typer
 WATCH_S = 1.2
 """Long enough for ten steps of a counter that steps every 0.1 s."""
 
+RESOLVED = 0.01
+"""The relative error for which the shortest window is told."""
+
 MEANING = {
     "measured": "from a sensor; savings on it are judged",
     "modelled": "a guess from time and utilisation; no verdict is printed on it",
@@ -63,12 +66,14 @@ def examine(watch_s: float = WATCH_S) -> dict[str, Any]:
         ]
         sources = [asdict(spec) | _observed(asdict(seen)) for spec, seen in zip(meter.specs, observations, strict=True)]
         absent = [asdict(a) for a in meter.absent]
+        resolvable_s = meter.resolvable(RESOLVED)
     return {
         "joulewise": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "machine": machine(),
         "components": components,
+        "resolvable_s": {"relative_error": RESOLVED} | resolvable_s,
         "sources": sources,
         "absent": absent,
         "engines": {
@@ -141,6 +146,10 @@ def _show(findings: dict[str, Any]) -> None:
         console.print("gpu: left out, there is none that this process may see")
     for mark in dict.fromkeys(part["provenance"] for part in findings["components"]):
         console.print(f"{mark}: {MEANING[mark]}")
+    for component, seconds in findings["resolvable_s"].items():
+        if component != "relative_error":
+            told = "not known yet" if seconds is None else f"windows of {_time(seconds)} or more"
+            console.print(f"{component} to within {RESOLVED:.0%} (95 %, sensor gain apart) at this power: {told}")
 
     rows = table(f"Sources, watched for {WATCH_S:g} s", "source", "device", "steps every", "a read takes")
     for source in findings["sources"]:
@@ -196,4 +205,6 @@ def _steps(source: dict[str, Any]) -> str:
 
 
 def _time(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
     return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} us"
