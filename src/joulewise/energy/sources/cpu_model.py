@@ -45,23 +45,26 @@ class CpuModel:
             scope="machine",
             gain=GAIN,
         )
-        self._idle_w = BUSY_W * IDLE_SHARE * logical_cpus
+        self._logical_cpus = logical_cpus
         self._cpu_times, self._clock = cpu_times, clock
         self._lock = threading.Lock()
-        self._start_s, self._start_busy_s = clock(), self._busy_s()
-        self._last_j = 0.0
+        self._last_s, self._counted_busy_s = clock(), self._busy_s()
+        self._energy_j = 0.0
 
     def read(self) -> Reading:
-        """Joules since the model was made."""
+        """Joules since the model was made; between two readings at least all CPUs idle and at most all busy."""
         with self._lock:
             start_s = self._clock()
-            busy_s = self._busy_s() - self._start_busy_s
+            busy_s = self._busy_s()
             end_s = self._clock()
             time_s = (start_s + end_s) / 2
-            energy_j = self._idle_w * (time_s - self._start_s) + BUSY_W * (1 - IDLE_SHARE) * busy_s
-            # The kernel's figures may step back by a tick.
-            self._last_j = max(self._last_j, energy_j)
-            return Reading(time_s, end_s - start_s, self._last_j)
+            all_s = self._logical_cpus * (time_s - self._last_s)
+            # The kernel counts in ticks, which may be longer than a window, and may step back by one. What does not
+            # fit in the time since the last reading is left to the next one.
+            worked_s = min(max(0.0, busy_s - self._counted_busy_s), all_s)
+            self._energy_j += BUSY_W * (IDLE_SHARE * all_s + (1 - IDLE_SHARE) * worked_s)
+            self._last_s, self._counted_busy_s = time_s, self._counted_busy_s + worked_s
+            return Reading(time_s, end_s - start_s, self._energy_j)
 
     def sample(self) -> Reading:
         """Nothing: the kernel's counters are cumulative, so there is nothing to follow between window ends."""

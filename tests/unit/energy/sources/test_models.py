@@ -51,6 +51,21 @@ def test_it_never_runs_backwards_even_where_the_kernel_does(steps: list[tuple[fl
     assert all(a <= b for a, b in itertools.pairwise(joules))
 
 
+@given(st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(-0.02, 40.0)), max_size=20))
+def test_no_window_draws_more_than_all_cpus_busy_or_less_than_all_idle(steps: list[tuple[float, float]]) -> None:
+    machine, before_j = Machine(), 0.0
+    for seconds, busy in steps:
+        energy_j = machine.pass_(seconds, user=busy)
+        assert 8 * 1.0 * seconds - 1e-6 <= energy_j - before_j <= 8 * 4.0 * seconds + 1e-6
+        before_j = energy_j
+
+
+def test_a_tick_longer_than_the_window_is_counted_in_the_end() -> None:
+    machine = Machine()
+    assert machine.pass_(0.001, user=0.01) == pytest.approx(8 * 4.0 * 0.001)  # the tick is more than 8 CPUs x 1 ms
+    assert machine.pass_(9.999) == pytest.approx(8 * 1.0 * 10 + 3.0 * 0.01)
+
+
 def test_memory_draws_by_size_and_time() -> None:
     now = [10.0]
     model = DramModel(64.0, lambda: now[0])
