@@ -123,6 +123,7 @@ def run(
     engines = check_supported(plan)
     jobs = schedule(plan, questions)
     with RunFolder(folder, plan, resume) as out, _stop_on_signal() as stop:
+        _check_questions(out, questions, jobs)
         session = _Session(plan, out, meter, questions, jobs, on_progress)
         for notice in (*out.notices, *skipped.told()):
             session.tell("notice", notice)
@@ -144,6 +145,23 @@ def run(
         except UserError as error:
             session.tell("notice", str(error))
         return session.result()
+
+
+def _check_questions(out: RunFolder, questions: QuestionsByTask, jobs: Sequence[Job]) -> None:
+    """Make sure that what the run has asked so far still reads as it did.
+
+    Raises:
+        UserError: naming the first question that does not.
+    """
+    done = {t.trial_id: t.question_hash for t in out.content.trials}
+    for job in jobs:
+        label = job.cell.task.label
+        asked = done.get(job.trial_id)
+        if asked is not None and asked != question_hash(questions[label][0], job.question):
+            raise UserError(
+                f"{out.path}: question '{job.question.question_id}' of task {label} no longer reads as it did when "
+                "this run asked it (its text, prompt or answer was changed): put it back, or start anew elsewhere"
+            )
 
 
 class _Session:
@@ -229,8 +247,8 @@ class _Session:
             # Also where a first Ctrl-C ended the Trials; a second one raises.
             self._idle(label, "after", threading.Event())
         if not stop.is_set():
-            # In sequential order vanilla may come after what is compared with it.
-            self._check_all(engine, jobs)
+            # In sequential order, and where a run was cut, vanilla may come after what is compared with it.
+            self._check_all(engine, [j for j in self.jobs if j.cell.engine.label == label])
 
     def _do(self, engine: Engine, jobs: Sequence[Job], stop: threading.Event) -> bool:
         """Trials block by block, with their verdicts, until ``stop``. Whether any Trial was done."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from joulewise.energy.reading import Z95
+from joulewise.errors import EnvironmentFault
 from joulewise.records import Check, Trial
 
 if TYPE_CHECKING:
@@ -107,11 +109,21 @@ class RunTable:
     warnings: tuple[str, ...] = ()
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The rows as a pandas DataFrame (extra ``pandas``)."""
+        """The rows as a pandas DataFrame.
+
+        Raises:
+            EnvironmentFault: the extra ``pandas`` is not installed.
+        """
+        _require("pandas")
         return self.arrow.to_pandas()
 
     def to_polars(self) -> polars.DataFrame:
-        """The rows as a polars DataFrame (extra ``polars``)."""
+        """The rows as a polars DataFrame.
+
+        Raises:
+            EnvironmentFault: the extra ``polars`` is not installed.
+        """
+        _require("polars")
         import polars
 
         frame = polars.from_arrow(self.arrow)
@@ -129,6 +141,13 @@ _NOT_THERE = (None,) * len(_MEASURED)
 _plain, _measured, _verdict = (attrgetter(*names) for names in (_PLAIN, _MEASURED, VERDICT))
 
 _Columns: TypeAlias = dict[str, Any]
+
+
+def _require(extra: str) -> None:
+    if find_spec(extra) is None:
+        raise EnvironmentFault(
+            f"{extra} is not installed: pip install 'joulewise[{extra}]' (the Arrow table needs none)"
+        )
 
 
 def rows_to_arrow(run: str, records: Iterable[tuple[int, Trial | Check]]) -> pa.Table:

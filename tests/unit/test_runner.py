@@ -219,6 +219,27 @@ def test_resuming_on_another_set_up_is_refused(tmp_path: Path, meter: Meter, mon
         run(plan, tmp_path / "run", meter=meter, resume=True)
 
 
+def test_resuming_after_a_question_was_changed_is_refused(tmp_path: Path, meter: Meter) -> None:
+    plan = make_plan(questions_task(tmp_path, ["a", "b"]))
+    run(plan, tmp_path / "run", meter=meter, limit=1)
+    before = (tmp_path / "run" / "ledger.jsonl").read_bytes()
+    questions_task(tmp_path, ["a!", "b!"])
+    with pytest.raises(UserError, match="no longer reads as it did"):
+        run(plan, tmp_path / "run", meter=meter, resume=True)
+    assert (tmp_path / "run" / "ledger.jsonl").read_bytes() == before
+
+
+def test_resuming_compares_what_was_cut_off_from_its_vanilla(tmp_path: Path, meter: Meter) -> None:
+    plan = make_plan(questions_task(tmp_path, ["a"]))
+    run(plan, tmp_path / "run", meter=meter)
+    ledger = tmp_path / "run" / "ledger.jsonl"
+    whole = ledger.read_text().splitlines(keepends=True)
+    others = [line for line in whole if '"kind":"trial"' in line and '"decoding":"vanilla"' not in line]
+    ledger.write_text("".join(others))
+    run(plan, tmp_path / "run", meter=meter, resume=True)
+    assert sum('"kind":"check"' in line for line in ledger.read_text().splitlines()) == len(others) == 2
+
+
 def test_a_limited_run_can_be_widened(tmp_path: Path, meter: Meter) -> None:
     plan = make_plan(questions_task(tmp_path, ["a", "b", "c"]))
     record = tmp_path / "run" / "environment.json"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
+from contextlib import suppress
+from errno import EBADF, EDQUOT, EIO, ENOSPC
 from typing import Annotated, NoReturn
 
 import typer
@@ -91,11 +94,31 @@ def main() -> None:
         if isinstance(end.__context__, BrokenPipeError):
             _end_quietly()
         raise
+    except Exception as error:  # noqa: BLE001 - a crash must not end with 1, which says that a gate failed
+        _end_after(error)
+
+
+def _end_after(error: Exception) -> NoReturn:
+    """Say what happened, as far as anything can be written, and end with 2."""
+    with suppress(OSError):
+        if isinstance(error, OSError) and error.filename is None and error.errno in (ENOSPC, EDQUOT, EIO, EBADF):
+            print(f"joulewise: the output cannot be written ({error.strerror})", file=sys.stderr)
+        else:
+            traceback.print_exception(error)
+            print("joulewise: this is a fault of Joulewise; please report it with the lines above", file=sys.stderr)
+        sys.stderr.flush()
+    _drop_output()
+    sys.exit(2)
 
 
 def _end_quietly() -> NoReturn:
-    """End as if by SIGPIPE; what is still to be flushed goes nowhere."""
+    """End as if by SIGPIPE."""
+    _drop_output()
+    sys.exit(BROKEN_PIPE)
+
+
+def _drop_output() -> None:
+    """Let what is still to be flushed go nowhere."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(nowhere, descriptor)
-    sys.exit(BROKEN_PIPE)

@@ -1,0 +1,58 @@
+"""Output that cannot be written, and crashes: never exit code 1, which says that a gate failed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from joulewise.cli import main as command
+from joulewise.errors import EnvironmentFault
+from joulewise.table import RunTable
+from synthetic_table import row, table
+
+JOULEWISE = [sys.executable, "-c", "from joulewise.cli.main import main; main()"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+@pytest.mark.parametrize("arguments", [["schema"], ["compare", "DEMO", "DEMO"], ["report", "DEMO", "--markdown", "-"]])
+def test_a_full_disk_behind_standard_output_is_one_sentence(repository: Path, arguments: list[str]) -> None:
+    demo = str(repository / "results" / "h200" / "demo")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*JOULEWISE, *(demo if a == "DEMO" else a for a in arguments)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "joulewise: the output cannot be written (No space left on device)"
+    assert "Traceback" not in done.stderr
+
+
+def test_a_crash_ends_with_2_and_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def crash() -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(command, "app", crash)
+    monkeypatch.setattr(command, "_drop_output", lambda: None)
+    with pytest.raises(SystemExit) as end:
+        command.main()
+    assert end.value.code == 2
+    told = capsys.readouterr().err
+    assert "ZeroDivisionError: planted" in told
+    assert "please report it" in told
+
+
+@pytest.mark.parametrize("view", ["pandas", "polars"])
+def test_a_view_whose_extra_is_missing_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, view: str) -> None:
+    monkeypatch.setattr("joulewise.table.find_spec", lambda name: None)
+    shown: RunTable = table([row()])
+    with pytest.raises(EnvironmentFault, match=rf"pip install 'joulewise\[{view}\]'"):
+        getattr(shown, f"to_{view}")()
