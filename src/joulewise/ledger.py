@@ -121,7 +121,7 @@ def _what_is_wrong(line: bytes, error: ValidationError) -> str:
         return "not a line of a Joulewise ledger; restore the file from a copy"
     first = error.errors()[0]
     field = ".".join(map(str, first["loc"][1:]))  # the first part is the kind of line
-    return f"{field}: {first['msg']}; restore the file from a copy"
+    return f"{field}: {first['msg'].removeprefix('Value error, ')}; restore the file from a copy"
 
 
 def _newer(version: int) -> str:

@@ -25,9 +25,11 @@ LARGE_BYTES = 16_000_000
 
 _JOULES = ("energy_j", "start_edge_j", "end_edge_j", "sampling_j", "gain_j", "offset_j")
 _TOKENS = ("prompt_tokens", "output_tokens", "wasted_tokens")
+_ENDS = ("start_s", "end_s")
 _GENERATION = pa.struct(
     [
         *((name, pa.int64()) for name in _TOKENS),
+        *((name, pa.float64()) for name in _ENDS),
         ("rounds", pa.list_(pa.list_(pa.int32()))),
         ("output_hash", pa.string()),
     ]
@@ -100,6 +102,7 @@ def _trial_columns(run: str, trials: pa.Table) -> dict[str, Any]:
     for name in _REQUIRED:
         _expect(not trials[name].null_count)
     _expect_in(trials["status"], ("ok", "failed"))
+    _expect_ordered(trials["start_s"], trials["end_s"])
     n = trials.num_rows
     return {
         **{name: trials[name] for name in (*_PLAIN, "ledger_line")},
@@ -112,9 +115,12 @@ def _trial_columns(run: str, trials: pa.Table) -> dict[str, Any]:
 
 def _generation_columns(column: pa.ChunkedArray, n: int) -> dict[str, Any]:
     parents, found, lengths = _flat(column)
-    by_name = {name: found.field(name) for name in (*_TOKENS, "rounds", "output_hash")}
+    by_name = {name: found.field(name) for name in (*_TOKENS, *_ENDS, "rounds", "output_hash")}
     for values in by_name.values():
         _expect(not values.null_count)
+    for name in _TOKENS:
+        _expect_not_negative(by_name[name])
+    _expect_ordered(*(by_name[name] for name in _ENDS))
     hashes = pc.binary_join(pa.ListArray.from_arrays(_offsets(lengths), by_name["output_hash"]), "+")
     columns: dict[str, Any] = {
         "output_hash": pc.if_else(pa.array(lengths > 0), hashes, pa.scalar(None, pa.string())),
@@ -125,6 +131,7 @@ def _generation_columns(column: pa.ChunkedArray, n: int) -> dict[str, Any]:
     _expect(not pairs.null_count and pc.all(pc.equal(pc.list_value_length(pairs), 2)).as_py() is not False)
     numbers = pairs.flatten()
     _expect(not numbers.null_count)
+    _expect_not_negative(numbers)
     columns["rounds"] = _sums(parents, pc.list_value_length(rounds).to_numpy(), n)
     ends = _offsets(columns["rounds"])
     for name, of_round in zip(("drafted", "accepted"), numbers.to_numpy().reshape(-1, 2).T, strict=True):
@@ -140,6 +147,8 @@ def _energy_columns(column: pa.ChunkedArray, n: int) -> dict[str, Any]:
     _expect_in(kinds, get_args(Provenance))
     joules = [found.field(name) for name in _JOULES]
     _expect(not any(values.null_count for values in joules[1:]))
+    for figures in joules:
+        _expect_not_negative(figures)
     values: list[Any] = []
     for component in COMPONENTS[:-1]:
         ours = pc.equal(names, component).to_numpy(zero_copy_only=False)
@@ -193,3 +202,11 @@ def _expect(holds: bool) -> None:
 
 def _expect_in(column: pa.ChunkedArray | pa.Array, words: tuple[str, ...]) -> None:
     _expect(set(column.unique().to_pylist()) <= set(words))
+
+
+def _expect_not_negative(column: pa.Array) -> None:
+    _expect(pc.any(pc.less(column, 0)).as_py() is not True)
+
+
+def _expect_ordered(start: pa.Array | pa.ChunkedArray, end: pa.Array | pa.ChunkedArray) -> None:
+    _expect(pc.any(pc.less(end, start)).as_py() is not True)

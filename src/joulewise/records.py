@@ -6,9 +6,9 @@ The ledger (``ledger.jsonl``) has two kinds of line: a ``Trial`` (one question a
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from joulewise.energy.reading import ComponentEnergy, ComponentName, Energy, Provenance, Reading
 from joulewise.engines.engine import CheckStatus, FinishReason, Generation, LosslessCheck
@@ -23,10 +23,21 @@ NET_POLICY = (
 """What is taken off where net joules are shown; ``idle.json`` and the report's JSON name it."""
 
 
+Joules: TypeAlias = Annotated[float, Field(ge=0)]
+Tokens: TypeAlias = Annotated[int, Field(ge=0)]
+
+
 class Record(BaseModel):
     """Base of all ledger values."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
+
+
+def _not_before_start(end_s: float, info: ValidationInfo) -> float:
+    start_s = info.data.get("start_s")
+    if start_s is not None and end_s < start_s:
+        raise ValueError(f"before start_s ({start_s} s)")
+    return end_s
 
 
 class EnergyRecord(Record):
@@ -34,12 +45,12 @@ class EnergyRecord(Record):
 
     component: ComponentName
     provenance: Provenance
-    energy_j: float | None
-    start_edge_j: float = 0.0
-    end_edge_j: float = 0.0
-    sampling_j: float = 0.0
-    gain_j: float = 0.0
-    offset_j: float = 0.0
+    energy_j: Joules | None
+    start_edge_j: Joules = 0.0
+    end_edge_j: Joules = 0.0
+    sampling_j: Joules = 0.0
+    gain_j: Joules = 0.0
+    offset_j: Joules = 0.0
     bound_j: tuple[float, float] | None = None
     source_ids: tuple[str, ...] = ()
     note: str | None = None
@@ -86,16 +97,18 @@ class GenerationRecord(Record):
         text: the output; None where only hashes are kept.
     """
 
-    prompt_tokens: int
-    output_tokens: int
-    wasted_tokens: int
+    prompt_tokens: Tokens
+    output_tokens: Tokens
+    wasted_tokens: Tokens
     finish_reason: FinishReason
     start_s: float
     end_s: float
     first_token_s: float | None
-    rounds: tuple[tuple[int, int], ...]
+    rounds: tuple[tuple[Tokens, Tokens], ...]
     output_hash: str
     text: str | None
+
+    _ends_after_start = field_validator("end_s")(_not_before_start)
 
     @classmethod
     def of(cls, generation: Generation, output_hash: str, keep_text: bool) -> GenerationRecord:
@@ -164,6 +177,8 @@ class Trial(Record):
     score_note: str | None = None
     other_cpu_cores: float | None = None
     polluted: bool = False
+
+    _ends_after_start = field_validator("end_s")(_not_before_start)
 
     @property
     def duration_s(self) -> float:

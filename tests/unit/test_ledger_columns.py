@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -190,6 +191,57 @@ def test_what_is_odd_is_left_to_the_strict_reader(odd, tmp_path):
     path = tmp_path / LEDGER
     path.write_text(json.dumps(WHOLE) + "\n" + json.dumps(CHECK) + "\n" + json.dumps(odd) + "\n")
     assert quick_rows("r", path) is None
+
+
+GENERATION = json.loads(
+    GenerationRecord(
+        prompt_tokens=1,
+        output_tokens=2,
+        wasted_tokens=0,
+        finish_reason="eos",
+        start_s=1.0,
+        end_s=2.0,
+        first_token_s=1.5,
+        rounds=((2, 1),),
+        output_hash="00ff",
+        text=None,
+    ).model_dump_json()
+)
+BELOW_NOTHING = {
+    **{
+        f"energy.0.{name}": {"energy": [ENERGY | {name: -1e-3}]}
+        for name in ("energy_j", "start_edge_j", "end_edge_j", "sampling_j", "gain_j", "offset_j")
+    },
+    **{
+        f"generations.0.{name}": {"generations": [GENERATION | {name: -1}]}
+        for name in ("prompt_tokens", "output_tokens", "wasted_tokens")
+    },
+    "generations.0.rounds.0.0": {"generations": [GENERATION | {"rounds": [[-2, 1]]}]},
+    "generations.0.rounds.0.1": {"generations": [GENERATION | {"rounds": [[2, -1]]}]},
+    "generations.0.end_s": {"generations": [GENERATION | {"end_s": 0.5}]},
+    "end_s": {"end_s": 0.5},
+}
+
+
+def test_a_whole_generation_is_read_alike(tmp_path):
+    path = tmp_path / LEDGER
+    path.write_text(json.dumps(WHOLE | {"generations": [GENERATION]}) + "\n")
+    assert quick_rows("r", path).equals(strict(path))
+
+
+@pytest.mark.parametrize(("field", "change"), BELOW_NOTHING.items(), ids=list(BELOW_NOTHING))
+def test_less_than_nothing_is_a_broken_line_to_both_readers(field, change, tmp_path):
+    path = tmp_path / LEDGER
+    path.write_text(json.dumps(WHOLE) + "\n" + json.dumps(WHOLE | change) + "\n")
+    assert quick_rows("r", path) is None
+    with pytest.raises(UserError, match=rf"{LEDGER}:2: {re.escape(field)}: .*; restore the file from a copy"):
+        read_ledger(path)
+
+
+def test_nothing_is_not_less_than_nothing(tmp_path):
+    path = tmp_path / LEDGER
+    path.write_text(json.dumps(WHOLE | {"energy": [ENERGY | {"energy_j": 0.0}], "end_s": 1.0}) + "\n")
+    assert quick_rows("r", path).equals(strict(path))
 
 
 @pytest.mark.parametrize("end", ['{"kind":"tri', "\n\n", "no json\n", "[1]\n", json.dumps(WHOLE)])
