@@ -285,6 +285,11 @@ class Plan(PlanPart):
                 raise FaultAt(("exclude", i), f"matches no cell; labels are like {everything[0].cell_id}")
         if not self.cells():
             raise FaultAt(("exclude",), "every cell is excluded")
+        for i, engine in enumerate(self.engines):
+            if engine.draft_quantisation != "none" and not any(d.needs_draft for d in self.decodings):
+                raise FaultAt(
+                    ("engines", i, "draft_quantisation"), "no decoding of this plan has a draft; leave it out"
+                )
         if self.target is not None and (most := self.target.max_repeats) is not None and most < self.repeats:
             raise FaultAt(("target", "max_repeats"), f"is less than 'repeats' ({self.repeats})")
         return self

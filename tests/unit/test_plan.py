@@ -187,3 +187,10 @@ def test_shipped_plans_are_valid(repository: Path) -> None:
 def test_no_text_gives_anything_but_a_plan_or_a_user_error(text: str) -> None:
     with contextlib.suppress(UserError):
         parse(text)
+
+
+def test_quantising_a_draft_that_nobody_uses_is_a_fault() -> None:
+    plan = {"name": "p", "tasks": ["starter-maths"], "engines": [{"draft_quantisation": "nf4"}]}
+    with pytest.raises(ValueError, match="no decoding of this plan has a draft"):
+        Plan.model_validate({**plan, "decodings": ["vanilla"]})
+    assert Plan.model_validate({**plan, "decodings": ["vanilla", {"kind": "coga", "draft": "x"}]}).cells()
