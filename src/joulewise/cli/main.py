@@ -25,8 +25,8 @@ from joulewise.errors import JoulewiseError
 app = typer.Typer(
     name="joulewise",
     help="Measure, explain and cut the joules of LLM inference.",
-    epilog="Exit codes: 0 done; 1 a gate failed; 2 wrong input or a fault of the machine; 130 stopped by Ctrl-C or SIGTERM; 141 "
-    "whoever read the output has gone.",
+    epilog="Exit codes: 0 done; 1 a gate failed; 2 wrong input or a fault of the machine; 130 stopped by Ctrl-C or "
+    "SIGTERM; 141 whoever read the output has gone.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
