@@ -74,7 +74,8 @@ class Change:
         outputs_changed: pairs whose output differs though both were greedy; None where that is not known.
         accuracy_base, accuracy_new: share of correct answers over the pairs; None without right and wrong.
         lost, gained: answers that were right in BASE and are wrong in NEW, and the reverse.
-        only_base, only_new: questions that are in no pair, by the side that tried them.
+        only_base, only_new: questions that were not answered on both sides, by the side that tried them.
+        no_figure: questions that were, but whose joules (or whether they are correct) are not known.
     """
 
     engine: str
@@ -97,6 +98,7 @@ class Change:
     gained: int = 0
     only_base: int = 0
     only_new: int = 0
+    no_figure: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,9 @@ def compare_tables(base: RunTable, new: RunTable, gate: Gate = Gate()) -> Compar
     component = (gate.component or choose_component(base, new)) if metric.energy else None
     alike = same_cards([base, new])
     pairs, unpaired = pair_cells(base, new, metric, component, alike, both_greedy=greedy(base) and greedy(new))
+    if not any(p.questions for p in pairs) and any(p.no_figure for p in pairs):
+        reasons = "; ".join(dict.fromkeys(p.reason for p in pairs if p.reason and p.no_figure))
+        raise UserError(f"{metric.words}: not known in any cell ({reasons}); choose another --metric or --component")
     if gate.without_polluted and not any(p.questions for p in pairs):
         raise UserError(
             "every question was polluted by other processes in some run; measure again on a quiet machine, or compare "
@@ -224,6 +229,7 @@ def _line(pair: PairedCell, gate: Gate, alike: bool) -> _Line:
         gained=pair.gained,
         only_base=pair.only_base,
         only_new=pair.only_new,
+        no_figure=pair.no_figure,
     )
     ratio = pair.ratio
     if ratio is None or ratio.questions_se is None:

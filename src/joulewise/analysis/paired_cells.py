@@ -76,7 +76,8 @@ class PairedCell:
         drift: the most that drift of the idle power between the sides may have done, relative.
         units: the questions, in the order of ``ratio.pulls``.
         trials: pairs.
-        outputs_changed, accuracy_base, accuracy_new, lost, gained, only_base, only_new: as in ``compare.Change``.
+        outputs_changed, accuracy_base, accuracy_new, lost, gained, only_base, only_new, no_figure: as in
+            ``compare.Change``.
     """
 
     engine: str
@@ -100,6 +101,7 @@ class PairedCell:
     gained: int
     only_base: int
     only_new: int
+    no_figure: int
 
     @property
     def questions(self) -> int:
@@ -180,8 +182,7 @@ class _Pair:
 
     def _places(self, cell: Cell) -> dict[tuple[Unit, int], int]:
         known = ~np.isnan(_column(cell, self.above)) & ~np.isnan(_column(cell, self.below))
-        keys = zip(cell.units(), cell.rows["repeat"].to_pylist(), strict=True)
-        return {key: i for i, key in enumerate(keys) if known[i]}
+        return {key: i for i, key in enumerate(_keys(cell)) if known[i]}
 
     def columns(self, name: str, side: int) -> list[Floats]:
         """A column in each run of a side, in the order of the pairs."""
@@ -213,6 +214,11 @@ class _Pair:
         return tuple(math.log(a / b) if a > 0.0 and b > 0.0 else math.nan for a, b in sums)
 
 
+def _keys(cell: Cell) -> list[tuple[Unit, int]]:
+    """Question and repeat of each ok Trial."""
+    return list(zip(cell.units(), cell.rows["repeat"].to_pylist(), strict=True))
+
+
 def _column(cell: Cell, name: str) -> Floats:
     if name == "prompt_and_output_tokens":
         return cell.numbers("prompt_tokens") + cell.numbers("output_tokens")
@@ -221,6 +227,7 @@ def _column(cell: Cell, name: str) -> Floats:
 
 def _paired(name: CellName, pair: _Pair, alike: bool, drift: float, blind: bool, both_greedy: bool) -> PairedCell:
     tried = [{unit for cell in side for unit in cell.all_units()} for side in pair.sides]
+    answered = {unit for unit, _ in set.intersection(*(set(_keys(cell)) for side in pair.sides for cell in side))}
     accuracy, lost, gained = _accuracies(pair)
     whole = PairedCell(
         *name,
@@ -238,7 +245,8 @@ def _paired(name: CellName, pair: _Pair, alike: bool, drift: float, blind: bool,
         *accuracy,
         lost,
         gained,
-        *(len(t - set(pair.units)) for t in tried),
+        *(len(t - answered) for t in tried),
+        len(answered - set(pair.units)),
     )
     if whole.reason is not None:
         return whole

@@ -52,11 +52,23 @@ def headline(comparison: Comparison) -> str:
         return f"PASSED: {rise} in none of {cells}."
     unclear = [c for c in every if c.verdict == "cannot tell"]
     ends = "fails" if comparison.exit_code else "passes"
-    why = Counter(c.why for c in unclear if c.why).most_common(1)
-    more = max((c.more_questions for c in unclear if c.more_questions), default=None)
-    help_ = f"about {more:,} more questions would tell" if more else why[0][0] if why else "no interval"
     some = f"{sum(c.task is not None for c in unclear)} of {cells}"
-    return f"CANNOT TELL whether {rise} ({some} unclear: {help_}). That {ends}, as --on-unclear {gate.on_unclear} says."
+    return (
+        f"CANNOT TELL whether {rise} ({some} unclear: {_reasons(unclear)}). That {ends}, as --on-unclear "
+        f"{gate.on_unclear} says."
+    )
+
+
+def _reasons(unclear: list[Change]) -> str:
+    """Why these lines are unclear: the most frequent reason, and in how many cells where it is not the only one."""
+    alone = [c for c in unclear if c.task is not None] or unclear
+    # How many more questions would tell differs from cell to cell; that they would is one reason.
+    (why, n), *others = Counter(None if c.more_questions else c.why for c in alone).most_common()
+    more = max((c.more_questions for c in unclear if c.more_questions), default=None)
+    told = why or (f"about {more:,} more questions would tell" if more else "no interval")
+    if not others:
+        return told
+    return f"{told} in {n}, {'another reason' if len(others) == 1 else f'{len(others)} other reasons'} in the rest"
 
 
 def warnings(comparison: Comparison) -> list[str]:
@@ -83,8 +95,13 @@ def warnings(comparison: Comparison) -> list[str]:
     for c in comparison.cells:
         if c.only_base or c.only_new:
             told.append(
-                f"{_name(c, comparison)}: questions left out for want of an answer on the other side (interrupted, "
+                f"{_name(c, comparison)}: questions left out, as they were not answered on both sides (interrupted, "
                 f"--limit, failed): {c.only_base} of BASE, {c.only_new} of NEW."
+            )
+        if c.no_figure and c.ratio.n_questions:
+            told.append(
+                f"{_name(c, comparison)}: {c.no_figure} questions that both sides answered are left out, as not all "
+                f"that {METRICS[comparison.gate.metric].words} needs is known of them."
             )
     unclear = Counter(c.why for c in comparison.cells if c.why and not c.more_questions)
     told += [f"Cannot tell in {n} of {len(comparison.cells)} cells: {why}." for why, n in unclear.items()]

@@ -343,6 +343,12 @@ def test_nothing_in_common_is_refused_even_if_allowed():
         compare(side(), new, allow_different=True)
 
 
+def test_a_metric_that_no_cell_has_says_why():
+    base, new = (side(seed=s, change=lambda v, _: v | {"correct": None}) for s in (0, 1))
+    with pytest.raises(UserError, match=r"per correct answer: not known in any cell \(the task has no right and wrong"):
+        compare(base, new, metric="energy_per_correct_answer_j")
+
+
 def test_an_unknown_metric_names_all():
     with pytest.raises(UserError, match="duration_per_answer_s"):
         compare(side(), side(), metric="joules")

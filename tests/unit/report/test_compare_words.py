@@ -9,6 +9,7 @@ import pytest
 from joulewise.analysis.compare import Gate, compare_tables
 from joulewise.report.compare import headline, print_comparison, to_json, to_markdown, warnings
 from planted import environment, plan, side
+from synthetic_table import part
 
 
 def compared(*sides, **gate):
@@ -110,3 +111,31 @@ def test_engines_are_named_where_there_are_several_and_never_averaged():
     assert [c.engine for c in found.overall] == ["e", "f"]
     assert [c.verdict for c in found.overall] == ["above the limit", "within the limit"]
     assert "all 2 cells of e" in printed(found)
+
+
+def test_the_last_line_counts_the_most_frequent_reason_where_there_are_several():
+    def few_right(values, i):
+        return values | {"correct": i < (3 if values["trial_id"].startswith("vanilla") else 0)}
+
+    sides = side(change=few_right), side(change=few_right, seed=1)
+    mixed = headline(compared(*sides, metric="energy_per_correct_answer_j"))
+    assert "(2 of 2 cells unclear: fewer than 5 correct answers in 1, another reason in the rest)" in mixed
+    same = headline(compared(side(questions=4), side(questions=4, seed=1)))
+    assert "(2 of 2 cells unclear: fewer than 5 questions)" in same
+
+
+def test_answered_questions_without_a_figure_are_not_told_as_unanswered():
+    def unjudged(values, i):
+        return values | ({"correct": None} if values["trial_id"].startswith("vanilla") else {})
+
+    def unread(values, i):
+        return values | ({"energy": [part("gpu", None)]} if i < 3 else {})
+
+    nothing = compared(side(change=unjudged), side(change=unjudged, seed=1), metric="energy_per_correct_answer_j")
+    assert [(c.only_base, c.only_new, c.no_figure) for c in nothing.cells] == [(0, 0, 50), (0, 0, 0)]
+    assert warnings(nothing) == ["Cannot tell in 1 of 2 cells: the task has no right and wrong answers."]
+    some = warnings(compared(side(), side(change=unread, seed=1)))
+    assert [w.startswith("gsm8k, vanilla: 3 questions that both sides answered are left out") for w in some] == [
+        True,
+        False,
+    ]
