@@ -19,6 +19,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -371,7 +372,7 @@ def load(runs: os.PathLike[str] | str | Iterable[os.PathLike[str] | str]) -> Run
         ledger = folder / LEDGER
         quick = None
         if ledger.exists() and ledger.stat().st_size >= LARGE_BYTES:
-            quick = quick_rows(name, ledger)
+            quick = quick_rows(name, ledger, partial(_tell_repeated, name, warnings))
         tables.append(rows_to_arrow(name, _whole(ledger, name, warnings)) if quick is None else quick)
         if tables[-1].num_rows and not parts[0]:
             warnings.append(
@@ -383,11 +384,23 @@ def load(runs: os.PathLike[str] | str | Iterable[os.PathLike[str] | str]) -> Run
 
 def _whole(path: Path, name: str, warnings: list[str]) -> Iterator[tuple[int, Trial | Check]]:
     """Number and value of each whole line, one at a time: a ledger may be larger than the memory."""
+    seen: set[tuple[str, int]] = set()
+    trials = 0
     for number, _, record in _records(path):
         if record is None:
             warnings.append(f"{name}: the ledger's last line is cut off and was left out; `--resume` repairs it")
-        else:
-            yield number, record
+            continue
+        if isinstance(record, Trial):
+            seen.add((record.trial_id, record.attempt))
+            trials += 1
+        yield number, record
+    _tell_repeated(name, warnings, trials - len(seen))
+
+
+def _tell_repeated(name: str, warnings: list[str], lines: int) -> None:
+    if lines:
+        what = "1 line of the ledger repeats" if lines == 1 else f"{lines:,} lines of the ledger repeat"
+        warnings.append(f"{name}: {what} a Trial and attempt that an earlier line has; of such lines the last counts")
 
 
 def _check_complete(folder: Path) -> None:

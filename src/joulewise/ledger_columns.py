@@ -6,6 +6,7 @@ field that is missing, a newer schema) is left to the strict reader, which names
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
@@ -44,6 +45,7 @@ _LINE = pa.schema(
         ("kind", pa.string()),
         ("schema_version", pa.int64()),
         *(SCHEMA.field(name) for name in _PLAIN),
+        ("attempt", pa.int64()),
         ("generations", pa.list_(_GENERATION)),
         ("energy", pa.list_(_ENERGY)),
         *((name, SCHEMA.field(f"check_{name}").type) for name in VERDICT if name != "status"),
@@ -57,12 +59,13 @@ class _Unexpected(Exception):
     """Something that the strict reader must look at."""
 
 
-def quick_rows(run: str, path: Path) -> pa.Table | None:
+def quick_rows(run: str, path: Path, on_repeated: Callable[[int], None] = lambda _: None) -> pa.Table | None:
     """The table of one run's Trials, as ``rows_to_arrow`` makes it.
 
     Args:
         run: the run's name.
         path: the ledger.
+        on_repeated: told how many lines are of a Trial and attempt that an earlier line has.
 
     Returns:
         None where the ledger is not as expected.
@@ -80,12 +83,17 @@ def quick_rows(run: str, path: Path) -> pa.Table | None:
         is_trial = pc.equal(lines["kind"], "trial")
         trials, checks = lines.filter(is_trial), lines.filter(pc.invert(is_trial))
         columns = _trial_columns(run, trials)
-        last = {trial: row for row, trial in enumerate(trials["trial_id"].to_pylist())}
-        columns |= _check_columns(checks, trials["trial_id"].to_pylist())
+        ids = trials["trial_id"].to_pylist()
+        last = {trial: row for row, trial in enumerate(ids)}
+        columns |= _check_columns(checks, ids)
     except (_Unexpected, pa.ArrowInvalid):
         return None
     table = pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
-    return table if len(last) == table.num_rows else table.take(list(last.values()))
+    if len(last) == table.num_rows:
+        return table
+    attempts = pc.fill_null(trials["attempt"], 0).to_pylist()
+    on_repeated(len(ids) - len(set(zip(ids, attempts, strict=True))))
+    return table.take(list(last.values()))
 
 
 def _whole_lines(path: Path) -> int:

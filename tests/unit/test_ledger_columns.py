@@ -261,3 +261,22 @@ def test_load_falls_back_and_names_the_line(repository, tmp_path, monkeypatch):
         file.write(json.dumps(WHOLE | {"status": "lost"}) + "\n")
     with pytest.raises(UserError, match=rf"{LEDGER}:113: status"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("large_bytes", [0, 1 << 40], ids=["quick", "strict"])
+def test_a_line_that_stands_twice_is_told(large_bytes, repository, tmp_path, monkeypatch):
+    demo = repository / "results" / "h200" / "demo"
+    for name in ("plan.yaml", "environment.json"):
+        (tmp_path / name).write_bytes((demo / name).read_bytes())
+    monkeypatch.setattr(ledger_columns, "LARGE_BYTES", large_bytes)
+    attempts = (WHOLE, WHOLE | {"attempt": 1}, WHOLE | {"trial_id": "c|q2|0"})
+    path = tmp_path / LEDGER
+    path.write_text("".join(json.dumps(line) + "\n" for line in attempts))
+    assert not load(tmp_path).warnings
+    with path.open("a") as file:
+        for end_s in (3.0, 4.0):
+            file.write(json.dumps(WHOLE | {"attempt": 1, "end_s": end_s}) + "\n")
+    table = load(tmp_path)
+    assert sorted(table.arrow["duration_s"].to_pylist()) == [1.0, 3.0]
+    (warning,) = table.warnings
+    assert "2 lines of the ledger repeat a Trial and attempt that an earlier line has" in warning
