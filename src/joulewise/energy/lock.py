@@ -21,11 +21,17 @@ LEARNT_FROM = 5
 LOOSE = 1 / 8
 """Steps that are not known to within this share of the period are not known."""
 
+TRUSTED_FROM, TRUSTED_UNEVEN = 12, 1 / 20
+"""Joules rest on steps of which so many have been seen, none further from even than this share of the period."""
+
 AHEAD = 25
 """Steps are foretold over so many, with what is open growing evenly."""
 
-LEAST_UNEVEN = 1 / 1000
+LEAST_UNEVEN = 1 / 500
 """No counter is taken to be more even than this share of its period."""
+
+REMEMBERED = 1 / 50
+"""How uneven the steps were is remembered over a new beginning, up to this share of the period."""
 
 SEARCHES, SEARCHED = 30, 0.1
 """How the period of uneven steps is searched for, and how far around the last one."""
@@ -62,12 +68,18 @@ class StepLock:
         """Forget the phase: the counter began anew, or the clock stood still."""
         self._brackets.clear()
         self._half_widths_s = (math.inf, math.inf)
-        self._uneven_s = 0.0
+        self._uneven_s = min(self._uneven_s, REMEMBERED * self.period_s)
 
     @property
     def locked(self) -> bool:
         """Whether the steps are known well enough to be used."""
         return len(self._brackets) >= LEARNT_FROM and self._half_widths_s[0] <= LOOSE * self.period_s
+
+    @property
+    def trusted(self) -> bool:
+        """Whether enough steps have been seen where they were foretold for joules to rest on them."""
+        enough = len(self._brackets) >= TRUSTED_FROM
+        return self.locked and enough and self._uneven_s <= TRUSTED_UNEVEN * self.period_s
 
     @property
     def uneven(self) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from joulewise.energy.lock import StepLock
+from joulewise.energy.lock import Step, StepLock
 from joulewise.energy.reading import Reading
 from joulewise.energy.source import Source
 from joulewise.energy.timeline import AVERAGED_S, Knot, Knots, PowerTrace
@@ -40,6 +40,9 @@ REFINE_PROBES = 20
 QUIET_S, QUIET_STEPS = 3.0, 30
 """After that, a step is probed so often, or once in so many steps if that is more often,"""
 
+ANOTHER = 0.25
+"""A step that comes later or earlier than foretold by this share of the period is another step."""
+
 QUIET_SHARE = 0.003
 """or less often, where that would take more than this share of a core."""
 
@@ -55,7 +58,7 @@ PRESENT_S = 5.0
 VARIED_S = 0.5
 """How far around a step the power's variation is looked for,"""
 
-BLIND = 0.45
+BLIND = 0.6
 """and what share of it may hide behind a held reading; found with `benchmarks/meter_accuracy.py`."""
 
 LATE = 0.15
@@ -186,13 +189,13 @@ class Track:
     def want(self, time_s: float) -> None:
         """Let the sampler read the counter after the step that follows ``time_s``."""
         with self._lock:
-            if self._steps and self._steps.locked:
+            if self._steps and self._steps.trusted:
                 self._wanted.append((time_s, self._after_step_s(time_s)))
 
     def settled(self, time_s: float) -> bool:
         """Whether the step after ``time_s`` has been seen, or nobody waits for it."""
         with self._lock:
-            if self._steps is None or not self._steps.locked:
+            if self._steps is None or not self._steps.trusted:
                 return True
             following = self._knots.around(time_s)[1]
             return following is not None and (
@@ -202,12 +205,12 @@ class Track:
     @property
     def period_s(self) -> float | None:
         """How often the counter steps, in seconds, as learnt; None until its steps are known."""
-        return self._steps.period_s if self._steps and self._steps.locked else None
+        return self._steps.period_s if self._steps and self._steps.trusted else None
 
     def _after_step_s(self, time_s: float) -> float:
         assert self._steps is not None
         following = self._steps.step(self._steps.before(time_s).number + 1)
-        return following.time_s + self._half_width_s(following.number) + 0.0005
+        return following.time_s + self._half_width_s(following.number) + self._read_s() / 2 + 0.0005
 
     def _counter_due_s(self) -> float:
         return min([self._probe_due_s if self._steps else math.inf, *(due_s for _, due_s in self._wanted)])
@@ -235,7 +238,7 @@ class Track:
         read_s = self._read_s()
         rough = steps.half_width_s(steps.nearest(now_s).number + QUIET_STEPS) > read_s / 3 + 0.0002
         quiet_s = max(min(QUIET_S, QUIET_STEPS * steps.period_s), 2 * read_s * self.sharing / QUIET_SHARE)
-        wait_s = steps.period_s / 2 if rough and self._probes < REFINE_PROBES else quiet_s
+        wait_s = steps.period_s / 2 if (rough or not steps.trusted) and self._probes < REFINE_PROBES else quiet_s
         following = steps.step(steps.before(now_s + wait_s).number + 1)
         self._probe_due_s = following.time_s - read_s / 2
 
@@ -323,9 +326,13 @@ class Track:
             self._doubtful = nearest.number, energy_j  # before or after that step? The next reading tells
             return
         current = steps.before(reading.time_s)
-        if before is not None and not self._compare(before, now, steps, current.number, current.time_s):
-            self._unlock()
-            return
+        if before is not None:
+            late = self._compare(before, now, steps, current)
+            if late is None or steps.uneven or not steps.locked:
+                self._unlock()
+                return
+            if late:
+                return
         self._add_knots(energy_j, steps, current.number)
 
     def _learn_anew(self, before: _Fetched | None, now: _Fetched, steps: StepLock) -> None:
@@ -342,27 +349,32 @@ class Track:
         else:
             self._in_a_row = 0
 
-    def _compare(self, before: _Fetched, now: _Fetched, steps: StepLock, number: int, step_s: float) -> bool:
-        """Narrow the phase by two readings of which the second lies clearly after step ``number``.
+    def _compare(self, before: _Fetched, now: _Fetched, steps: StepLock, current: Step) -> bool | None:
+        """Narrow the phase by two readings of which the second should lie after step ``current``.
 
         Returns:
-            False if they contradict it.
+            Whether that step is late, the second reading still being before it; None if the steps are elsewhere.
         """
-        quarter_s = steps.period_s / 4
-        close_s = max(self._read_s(), 3 * steps.half_width_s(number))
-        if before.energy_j == now.energy_j:
-            if before.latest_s < step_s - quarter_s:
-                return False  # no step came
-            if before.latest_s < step_s + close_s:
-                steps.narrowed(number, before.latest_s - 2 * quarter_s, before.latest_s)
-        else:
-            if before.earliest_s > step_s + quarter_s:
-                return False  # it came later
-            if min(step_s - before.earliest_s, now.latest_s - step_s) < close_s:
-                steps.narrowed(number, before.earliest_s, now.latest_s)
-        return not steps.uneven and steps.locked
+        other_s = ANOTHER * steps.period_s
+        close_s = max(self._read_s(), 3 * steps.half_width_s(current.number))
+        if before.energy_j != now.energy_j:
+            if before.earliest_s > current.time_s + other_s:
+                return None
+            if min(current.time_s - before.earliest_s, now.latest_s - current.time_s) < close_s:
+                steps.narrowed(current.number, before.earliest_s, now.latest_s)
+        elif before.latest_s < current.time_s - other_s:
+            if now.latest_s > current.time_s + other_s:
+                return None
+            steps.narrowed(current.number, now.earliest_s, now.latest_s + steps.period_s / 2)
+            return True
+        elif before.latest_s < current.time_s + close_s:
+            steps.narrowed(current.number, before.latest_s - steps.period_s / 2, before.latest_s)
+        return False
 
     def _add_knots(self, energy_j: float, steps: StepLock, number: int) -> None:
+        if not steps.trusted:
+            self._doubtful = None
+            return
         half_width_s = self._half_width_s(number)
         if self._doubtful is not None:
             doubtful_number, doubtful_j = self._doubtful
