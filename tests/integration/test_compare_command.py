@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import shutil
 from pathlib import Path
 
@@ -113,7 +115,13 @@ def test_a_record_from_before_quantisation_was_told_compares_with_an_unquantised
         (("--fail-above", "five%"), "not a number"),
         (("--fail-above", "-5%"), "write a percentage"),
         (("--run-to-run", "nan%"), "write a percentage"),
+        (("--fail-above", "5"), "5%, or a share below 1, such as 0.05"),
+        (("--fail-above", " "), "--fail-above is empty"),
+        (("--run-to-run", ""), "--run-to-run is empty"),
+        (("--markdown", ""), "--markdown is empty"),
         (("--metric", "watts"), "energy_per_answer_j"),
+        (("--component", "GPU"), "GPU: no such component; choose from gpu, cpu, dram, total"),
+        (("--on-unclear", "maybe"), "choose from pass, fail"),
     ],
 )
 def test_wrong_options_say_how_to_write_them(demo, arguments, words):
@@ -134,6 +142,22 @@ def test_what_is_no_run_is_refused(demo, tmp_path):
 def test_a_page_that_cannot_be_written(demo, tmp_path):
     result = compare(demo, demo, "--markdown", tmp_path / "no" / "such" / "folder.md")
     assert "cannot be written" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"fail_above": "5%"}, "fail_above='5%': not a share"),
+        ({"fail_above": math.nan}, "give 0.05 for 5 %"),
+        ({"fail_above": -0.1}, "give 0.05 for 5 %"),
+        ({"run_to_run": "1%"}, "run_to_run='1%'"),
+        ({"on_unclear": "x"}, "choose from pass, fail"),
+        ({"component": "GPU"}, "choose from gpu, cpu, dram, total"),
+    ],
+)
+def test_wrong_arguments_from_python_say_what_is_right(demo, wrong, words):
+    with pytest.raises(UserError, match=re.escape(words)):
+        joulewise.compare(demo, demo, **wrong)
 
 
 def test_from_python(demo, tmp_path):

@@ -9,7 +9,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from numbers import Real
+from typing import Literal, get_args
 
 import numpy as np
 import pyarrow.compute as pc
@@ -21,13 +22,16 @@ from joulewise.analysis.paired_cells import METRICS, PairedCell, choose_componen
 from joulewise.analysis.student import quantile
 from joulewise.energy.reading import ComponentName
 from joulewise.errors import UserError
-from joulewise.table import RunTable
+from joulewise.table import COMPONENTS, RunTable
 
 FALSE_ALARM = 0.025
 """The chance that a comparison fails though nothing in it rose by more than the limit, at most."""
 
 SAME_CARDS, OTHER_CARDS = 0.01, 0.10
 """Spread from run to run that is assumed where it cannot be seen (docs/statistics.md argues both)."""
+
+HIGHEST_SHARE = 10.0
+"""What is allowed or stated, relative, must be below it: 1000 %."""
 
 CellVerdict = Literal["above the limit", "within the limit", "lower", "cannot tell"]
 OnUnclear = Literal["pass", "fail"]
@@ -141,8 +145,7 @@ def compare_tables(base: RunTable, new: RunTable, gate: Gate = Gate()) -> Compar
     Raises:
         UserError: the runs differ in what was asked or what they ran on, or have nothing in common.
     """
-    if gate.metric not in METRICS:
-        raise UserError(f"{gate.metric}: no such metric; choose from {', '.join(METRICS)}")
+    _check(gate)
     found = differences(base, new)
     refusing = [d for d in found if d.refuses]
     if refusing and not gate.allow_different:
@@ -332,6 +335,19 @@ def _more_questions(line: _Line, gate: Gate, strictest: float) -> int | None:
     n = ratio.n_questions
     needed = n * line.questions_se**2 / (room**2 - line.runs_se**2)
     return max(1, math.ceil(needed) - n)
+
+
+def _check(gate: Gate) -> None:
+    for what, asked, choices in (
+        ("metric", gate.metric, tuple(METRICS)),
+        ("component", gate.component or "total", COMPONENTS),
+        ('way to end for "cannot tell"', gate.on_unclear, get_args(OnUnclear)),
+    ):
+        if asked not in choices:
+            raise UserError(f"{asked}: no such {what}; choose from {', '.join(choices)}")
+    for name, share in (("fail_above", gate.fail_above), ("run_to_run", gate.run_to_run or 0.0)):
+        if not isinstance(share, Real) or not 0.0 <= share < HIGHEST_SHARE:
+            raise UserError(f"{name}={share!r}: not a share from 0 to below {HIGHEST_SHARE:.0f}; give 0.05 for 5 %")
 
 
 def _names(table: RunTable) -> tuple[str, ...]:

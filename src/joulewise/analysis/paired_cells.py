@@ -245,7 +245,8 @@ def _paired(name: CellName, pair: _Pair, alike: bool, drift: float, blind: bool,
         *accuracy,
         lost,
         gained,
-        *(len(t - answered) for t in tried),
+        len(tried[0] - answered),
+        len(tried[1] - answered),
         len(answered - set(pair.units)),
     )
     if whole.reason is not None:

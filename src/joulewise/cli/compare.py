@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from joulewise.cli.report import STDOUT, named_file
 from joulewise.errors import EnvironmentFault, UserError
-
-
-class OnUnclear(StrEnum):
-    """What "cannot tell" does."""
-
-    PASS = "pass"
-    FAIL = "fail"
-
-
-class Component(StrEnum):
-    """Whose joules."""
-
-    GPU = "gpu"
-    CPU = "cpu"
-    DRAM = "dram"
-    TOTAL = "total"
 
 
 def compare(
@@ -35,15 +19,19 @@ def compare(
         str, typer.Option("--metric", metavar="NAME", help="What is compared; a wrong name prints them all.")
     ] = "energy_per_output_token_j",
     component: Annotated[
-        Component | None,
-        typer.Option("--component", help="Whose joules. Default: the GPU where it alone is measured, else the total."),
+        str | None,
+        typer.Option(
+            "--component",
+            metavar="gpu|cpu|dram|total",
+            help="Whose joules. Default: the GPU where it alone is measured, else the total.",
+        ),
     ] = None,
     fail_above: Annotated[
-        str, typer.Option("--fail-above", metavar="PERCENT", help="The rise that is allowed, such as 5%.")
+        str, typer.Option("--fail-above", metavar="PERCENT", help="The rise that is allowed: 5%, or 0.05.")
     ] = "5%",
     on_unclear: Annotated[
-        OnUnclear, typer.Option("--on-unclear", help='Whether "cannot tell" passes or fails.')
-    ] = OnUnclear.PASS,
+        str, typer.Option("--on-unclear", metavar="pass|fail", help='Whether "cannot tell" passes or fails.')
+    ] = "pass",
     also_base: Annotated[
         list[Path] | None, typer.Option("--also-base", metavar="DIR", help="A further run of BASE; may be repeated.")
     ] = None,
@@ -80,21 +68,22 @@ def compare(
     from joulewise.api import compare as compare_runs
     from joulewise.report.compare import headline, print_comparison, to_json, to_markdown
 
+    page = named_file(markdown, "--markdown")
     if json_output and markdown == "-":
         raise UserError("--json and --markdown - both print on standard output; give --markdown a file")
+    choices: dict[str, Any] = {"component": component, "on_unclear": on_unclear}  # compare_runs checks them
     comparison = compare_runs(
         [base, *(also_base or ())],
         [new, *(also_new or ())],
         metric=metric,
-        component=None if component is None else component.value,
         fail_above=_share(fail_above, "--fail-above"),
-        on_unclear=on_unclear.value,
         allow_different=allow_different,
         run_to_run=None if run_to_run is None else _share(run_to_run, "--run-to-run"),
         without_polluted=without_polluted,
+        **choices,
     )
-    if markdown is not None and markdown != "-":
-        _write(Path(markdown), to_markdown(comparison))
+    if page is not None and page != STDOUT:
+        _write(page, to_markdown(comparison))
     if json_output:
         typer.echo(json.dumps(to_json(comparison), indent=1, ensure_ascii=False, allow_nan=False))
     elif markdown == "-":
@@ -108,13 +97,17 @@ def compare(
 
 def _share(text: str, option: str) -> float:
     """``5%`` or ``0.05`` as 0.05. A bare ``5`` may be meant either way and is refused."""
+    if not text.strip():
+        raise UserError(f"{option} is empty; write 5% or 0.05")
     number, percent = text.strip().removesuffix("%").strip(), text.strip().endswith("%")
     try:
         share = float(number) / (100 if percent else 1)
     except ValueError:
         raise UserError(f"{option} {text}: not a number; write 5% or 0.05") from None
     if not 0.0 <= share < (10.0 if percent else 1.0):
-        raise UserError(f"{option} {text}: write a percentage with its sign, such as 5%, from 0% to below 1000%")
+        raise UserError(
+            f"{option} {text}: write a percentage from 0% to below 1000%, such as 5%, or a share below 1, such as 0.05"
+        )
     return share
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from joulewise.cli.meter import CARBON_HELP
 from joulewise.errors import EnvironmentFault, UserError
+
+if TYPE_CHECKING:
+    from joulewise.report.summary import Summary
 
 SEVERAL = "joulewise-report.html"
 """The page's name, in the current folder, where it is about several runs."""
@@ -22,7 +25,7 @@ STDOUT = Path("-")
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, as `joulewise run` makes them.")],
     html: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--html",
             metavar="FILE",
@@ -30,11 +33,11 @@ def report(
         ),
     ] = None,
     markdown: Annotated[
-        Path | None,
+        str | None,
         typer.Option("--markdown", metavar="FILE", help="Write the tables as Markdown, for a pull request."),
     ] = None,
     latex: Annotated[
-        Path | None, typer.Option("--latex", metavar="FILE", help="Write the tables as LaTeX (booktabs), for a paper.")
+        str | None, typer.Option("--latex", metavar="FILE", help="Write the tables as LaTeX (booktabs), for a paper.")
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
     price_per_kwh: Annotated[
@@ -56,15 +59,26 @@ def report(
     """
     show_runs(
         runs,
-        html=html,
-        markdown=markdown,
-        latex=latex,
+        html=named_file(html, "--html"),
+        markdown=named_file(markdown, "--markdown"),
+        latex=named_file(latex, "--latex"),
         json_output=json_output,
         price_per_kwh=price_per_kwh,
         currency=currency,
         carbon=carbon,
         without_polluted=without_polluted,
     )
+
+
+def named_file(text: str | None, option: str) -> Path | None:
+    """The path of a FILE option; a path of no characters would be the current folder.
+
+    Raises:
+        UserError: no characters.
+    """
+    if text is not None and not text.strip():
+        raise UserError(f"{option} is empty; give the file's name, or - for standard output")
+    return None if text is None else Path(text)
 
 
 def show_runs(
@@ -79,13 +93,16 @@ def show_runs(
     carbon: str | None = None,
     without_polluted: bool = False,
     quiet: bool = False,
-) -> None:
+) -> Summary:
     """Print a report of runs and write its page.
 
     Args:
         runs: run folders; one that is named twice counts once.
         quiet: print nothing on standard output, only write files.
         html, markdown, latex, json_output, price_per_kwh, currency, carbon, without_polluted: as the command's options.
+
+    Returns:
+        What was shown.
 
     Raises:
         UserError: not a run folder, a broken ledger, or options that do not go together.
@@ -131,7 +148,7 @@ def show_runs(
 
         _write(as_latex.render(summary), latex, "LaTeX")
     if html is None and (json_output or markdown is not None or latex is not None):
-        return
+        return summary
     page = html or (folders[0] / "report.html" if len(folders) == 1 else Path(SEVERAL))
     try:
         from joulewise.report.html import render
@@ -144,6 +161,7 @@ def show_runs(
         typer.echo(f"No page: {fault}", err=True)
     else:
         _write(text, page, "Page")
+    return summary
 
 
 def _write(text: str, file: Path, what: str) -> None:
