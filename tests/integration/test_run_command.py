@@ -84,6 +84,28 @@ def test_outputs_that_differ_from_vanilla_are_told_loudly(folder: Path) -> None:
     assert "1 outputs of lossless decodings differ from vanilla's beyond near-ties" in done.stderr
 
 
+def test_trials_that_failed_are_told_in_the_end(folder: Path) -> None:
+    with (folder / "words.jsonl").open("a") as file:
+        file.write('{"id": "q6", "text": "OVERLONG", "answer": "1"}\n')
+    done = joulewise(folder, "run", "plan.yaml", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    reason = "prompt of 900 tokens and 16 new ones do not fit the context of 512 tokens (2)"
+    assert done.stderr.rstrip().endswith(f"2 of 14 Trials failed: {reason}")
+    whole = joulewise(folder, "run", "plan.yaml", "--out", "whole", "--limit", "1")
+    assert whole.returncode == 0, whole.stderr
+    assert "Trials failed" not in whole.stderr
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_run_in_which_every_trial_failed_is_a_failure(folder: Path, more: list[str]) -> None:
+    (folder / "words.jsonl").write_text('{"id": "q0", "text": "OVERLONG", "answer": "1"}\n')
+    done = joulewise(folder, "run", "plan.yaml", "--out", "out", *more)
+    assert done.returncode == 2
+    assert "2 of 2 Trials failed: prompt of 900 tokens" in done.stderr
+    if more:
+        assert json.loads(done.stdout)["failed"] == 2
+
+
 def test_json_output_is_json_alone(folder: Path) -> None:
     done = joulewise(folder, "run", "plan.yaml", "--out", "out", "--limit", "2", "--json")
     assert done.returncode == 0, done.stderr

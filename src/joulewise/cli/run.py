@@ -40,6 +40,9 @@ def run(
 
     Ctrl-C ends the run after the Trial in flight (twice: at once); --resume goes on. The run folder holds the ledger,
     and in the end the tables and report.html.
+
+    Exit codes: 0, also where some Trials failed (standard error says how many and why); 2 where every Trial failed, or
+    nothing could be run; 130 where the run was stopped.
     """
     from joulewise.ledger import latest_run_folder, new_run_folder
     from joulewise.plan import load_plan
@@ -63,8 +66,11 @@ def run(
         typer.echo(f"Stopped after {result.done} of {result.total} Trials. Go on with: {go_on}", err=True)
     if result.done:
         from joulewise.cli.report import show_runs
+        from joulewise.report.text import failures
 
-        show_runs([folder], quiet=json_output)
+        summary = show_runs([folder], quiet=json_output)
+        if told := failures(summary.runs[0]):
+            typer.echo(told, err=True)
     if result.different:
         typer.echo(
             f"{result.different} outputs of lossless decodings differ from vanilla's beyond near-ties: distrust them.",
@@ -72,6 +78,8 @@ def run(
         )
     if result.interrupted:
         raise typer.Exit(130)
+    if 0 < result.failed == result.total:
+        raise typer.Exit(2)
 
 
 def _run(plan: Plan, folder: Path, data: Path | None, resume: bool, limit: int | None, skip_bad: bool) -> RunResult:

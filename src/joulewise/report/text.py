@@ -281,15 +281,31 @@ def gain_note(run: RunFacts) -> str | None:
     )
 
 
+def failures(run: RunFacts) -> str | None:
+    """How many Trials failed and why, in a line for the terminal; None where none did."""
+    if not run.failed:
+        return None
+    why = "; ".join(f"{error} ({n:,})" for error, n in run.errors[:_REASONS])
+    return f"{run.failed:,} of {run.trials:,} Trials failed: {why}{_further_reasons(run)}"
+
+
+_REASONS = 5
+"""At most so many reasons why Trials failed are told."""
+
+
+def _further_reasons(run: RunFacts) -> str:
+    further = len(run.errors) - _REASONS
+    return f"; and {further} more reason{'s' * (further > 1)}" if further > 0 else ""
+
+
 def trial_notes(run: RunFacts, summary: Summary) -> list[str]:
     """Missing, failed, polluted and compared Trials of a run, in sentences."""
     notes = []
     if run.planned is not None and run.planned > run.trials:
         notes.append(f"The run is not finished: {run.trials:,} of {run.planned:,} planned Trials are there.")
     if run.failed:
-        why = "; ".join(f"{n:,} x {error}" for error, n in run.errors[:5])
-        more = f"; and {len(run.errors) - 5} more reasons" if len(run.errors) > 5 else ""
-        notes.append(f"{run.failed:,} of {run.trials:,} Trials failed and are in no figure: {why}{more}.")
+        why = "; ".join(f"{n:,} x {error}" for error, n in run.errors[:_REASONS]) + _further_reasons(run)
+        notes.append(f"{run.failed:,} of {run.trials:,} Trials failed and are in no figure: {why}.")
     repeated = [p for p in summary.precision if p.key.run == run.name]
     if run.target is not None and repeated:
         notes.append(_target_note(run.target, repeated))
