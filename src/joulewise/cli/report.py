@@ -15,9 +15,6 @@ from joulewise.errors import EnvironmentFault, UserError
 if TYPE_CHECKING:
     from joulewise.report.summary import Summary
 
-if TYPE_CHECKING:
-    from joulewise.report.summary import Summary
-
 SEVERAL = "joulewise-report.html"
 """The page's name, in the current folder, where it is about several runs."""
 
