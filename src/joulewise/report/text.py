@@ -89,7 +89,7 @@ def run_lines(run: RunFacts) -> list[tuple[str, str]]:
         *(line for engine in run.engines for line in _engine_lines(engine)),
         ("Questions", ", ".join(f"{n:,} {task}" for task, n in run.questions.items())),
         ("Trials", trials),
-        *_origin_lines([origin for origin in run.origins if origin.component != "total"]),
+        *_origin_lines(run),
         *_idle_lines(run.idle),
         ("Counter check", "; ".join(f"{c.device}: {_gap(c)}" for c in run.counter_checks)),
         ("Software", ", ".join(f"{name} {version}" for name, version in run.software.items())),
@@ -115,14 +115,17 @@ def _engine_lines(engine: EngineFacts) -> list[tuple[str, str]]:
     ]
 
 
-def _origin_lines(origins: Iterable[Origin]) -> list[tuple[str, str]]:
-    """Where joules come from, a note that holds for several components once, under the last of them."""
-    origins = tuple(origins)
+def _origin_lines(run: RunFacts) -> list[tuple[str, str]]:
+    """Where joules come from, a note that holds for several components once, under the last of them.
+
+    Before any Trial has succeeded, a component of which nothing is recorded has no line.
+    """
+    origins = [o for o in run.origins if o.component != "total" and (run.ok or o.sources or o.notes)]
     last = {note: origin.component for origin in origins for note in origin.notes}
     lines = []
     for origin in origins:
         sources = f" ({'; '.join(origin.sources)})" if origin.sources else ""
-        lines.append((f"{COMPONENT_NAMES[origin.component]} joules", origin_phrase(origin) + sources))
+        lines.append((f"{COMPONENT_NAMES[origin.component]} joules", origin_phrase(origin, run) + sources))
         lines += [("", note) for note in origin.notes if last[note] == origin.component]
     return lines
 
@@ -152,10 +155,12 @@ def _powers(baselines: Sequence[IdlePower]) -> str:
     return f"{ends} W" + (f" ({' and '.join(str(kind) for kind in kinds)})" if kinds else "")
 
 
-def origin_phrase(origin: Origin) -> str:
+def origin_phrase(origin: Origin, run: RunFacts) -> str:
     """How a component's figures came about, one phrase."""
     if origin.provenance is None:
-        return "not metered here"
+        if run.ok:
+            return "in no Trial" if origin.sources else "not metered here"
+        return "no Trial succeeded" if run.trials else "no Trial yet"
     if origin.provenance == "unknown" and len(origin.trials) > 1:
         counts = ", ".join(f"{kind} in {n:,}" for kind, n in origin.trials.items())
         return f"not known in every Trial: {counts}"

@@ -131,3 +131,21 @@ def test_a_run_that_is_not_finished_says_so():
         ["The run is not finished: 5 of 8 planned Trials are there."],
         "5 of 8 planned: 5 ok, 0 failed, 0 polluted",
     )
+
+
+SOURCES = {"sources": [{"component": "gpu", "device": "NVIDIA H200", "method": "NVML energy counter"}]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "phrase"),
+    [
+        ([], "no Trial yet"),
+        ([row(status="failed", error="boom")], "no Trial succeeded"),
+        ([row()], "in no Trial"),
+    ],
+)
+def test_a_source_without_a_trial_is_not_called_missing(rows, phrase):
+    summary = summarise(table(rows, plans={"r": {}}, environments={"r": SOURCES}))
+    told = dict(run_lines(summary.runs[0]))
+    assert told["GPU joules"] == f"{phrase} (NVIDIA H200: NVML energy counter)"
+    assert ("CPU joules" in told) == (phrase == "in no Trial")
