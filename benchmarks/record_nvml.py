@@ -18,7 +18,7 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,9 @@ import pynvml
 
 COLUMNS = ("time_s", "source", "energy_j", "power_w", "read_s", "average_power_w")
 PHASES_S = (("idle", 6.0), ("steady", 8.0), ("bursts", 9.0), ("idle", 7.0))
+RAMP_S, FRAME_S = 0.935, 0.012
+"""A ramp goes up, or down, in so long, by working a growing share of each frame; no multiple of the counter's step."""
+
 COUNTER_EVERY_S = 0.010
 POWER_EVERY_S = 0.005
 BURST_S = (0.03, 0.3)
@@ -61,8 +64,16 @@ def follow(reads: list[tuple[Callable[[], float], list[Sample]]], every_s: float
         stop.wait(due - time.monotonic())
 
 
-def run_load(torch: Any, size: int) -> list[tuple[str, float, float]]:
-    """The phases one after another: ``(name, start_s, end_s)`` on the monotonic clock."""
+def run_load(
+    torch: Any, size: int, phases_s: Sequence[tuple[str, float]]
+) -> tuple[list[tuple[str, float, float]], list[tuple[float, int]]]:
+    """The phases one after another.
+
+    Returns:
+        ``(name, start_s, end_s)`` of each on the monotonic clock; and when the load changed kind (0 idle, 1 burst,
+        2 ramp up and down again).
+    """
+    events: list[tuple[float, int]] = []
     a = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
     b = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
 
@@ -76,19 +87,29 @@ def run_load(torch: Any, size: int) -> list[tuple[str, float, float]]:
     time.sleep(2.0)
     draw = random.Random(SEED)
     phases = []
-    for name, seconds in PHASES_S:
+    for name, seconds in phases_s:
         start = time.monotonic()
         end = start + seconds
         if name == "steady":
             multiply(end)
         elif name == "bursts":
             while time.monotonic() < end:
+                events.append((time.monotonic(), 1))
                 multiply(min(end, time.monotonic() + draw.uniform(*BURST_S)))
+                events.append((time.monotonic(), 0))
                 time.sleep(draw.uniform(*BURST_S))
+        elif name == "ramps":
+            while time.monotonic() < end:
+                ramp = time.monotonic()
+                events.append((ramp, 2))
+                while (since := time.monotonic() - ramp) < 2 * RAMP_S:
+                    frame = time.monotonic()
+                    multiply(frame + FRAME_S * (1 - abs(since / RAMP_S - 1)))
+                    time.sleep(max(0.0, frame + FRAME_S - time.monotonic()))
         else:
             time.sleep(seconds)
         phases.append((name, start, time.monotonic()))
-    return phases
+    return phases, events
 
 
 def call_cost(read: Callable[[], float], count: int) -> dict[str, float]:
@@ -164,13 +185,20 @@ def text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def main() -> None:
+def phases_of(text: str) -> list[tuple[str, float]]:
+    """``steady:40,bursts:120`` as names and seconds."""
+    return [(name, float(seconds)) for name, _, seconds in (part.partition(":") for part in text.split(","))]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="the recording (JSON Lines)")
     parser.add_argument("--json", type=Path, help="the summary for machines")
     parser.add_argument("--gpu", type=int, default=0, help="NVML index; leave only this card visible to CUDA")
     parser.add_argument("--size", type=int, default=8192, help="side of the matrices")
-    args = parser.parse_args()
+    parser.add_argument("--phases", type=phases_of, default=PHASES_S, help="such as steady:40,bursts:120,ramps:240")
+    parser.add_argument("--dense", action="store_true", help="read the counter without a pause (it takes a core)")
+    args = parser.parse_args(arguments)
 
     import torch
 
@@ -201,13 +229,13 @@ def main() -> None:
     power_reads = [(read_power, usage)] + ([(read_instant, instant)] if has_instant else [])
     stop = threading.Event()
     threads = [
-        threading.Thread(target=follow, args=([(read_counter, counter)], COUNTER_EVERY_S, stop)),
+        threading.Thread(target=follow, args=([(read_counter, counter)], 0.0 if args.dense else COUNTER_EVERY_S, stop)),
         threading.Thread(target=follow, args=(power_reads, POWER_EVERY_S, stop)),
     ]
     for thread in threads:
         thread.start()
     try:
-        phases = run_load(torch, args.size)
+        phases, events = run_load(torch, args.size, args.phases)
     finally:
         stop.set()
         for thread in threads:
@@ -217,7 +245,7 @@ def main() -> None:
     power = instant or usage
     step_times = [s[0] for s in changes(counter)]
     periods = [b - a for a, b in itertools.pairwise(step_times)]
-    steady = next(p for p in phases if p[0] == "steady")
+    steady = next(p for p in phases if p[0] == "steady")  # always asked for: the summary rests on it
 
     def phase_power(start: float, end: float) -> float:
         return statistics.mean(p for t, _, p in power if start <= t <= end)
@@ -278,6 +306,7 @@ def main() -> None:
         ],
         "environment": environment,
         "phases": [[n, round(s - origin_s, 4), round(e - origin_s, 4)] for n, s, e in phases],
+        "events": [[round(t - origin_s, 4), kind] for t, kind in events],
     }
 
     def row(sample: Sample, energy: bool = False, average: bool = False) -> list[Any]:
