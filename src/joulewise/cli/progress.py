@@ -7,13 +7,35 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
+from rich.text import Text
 
 from joulewise.runner import Progress
 
 LINE_EVERY_S = 15.0
 """Without a terminal, one line about so often."""
+
+
+class _Label(ProgressColumn):
+    """What is done now, on one line. Alone among the columns it may be cut, so that the others stay whole."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.description, no_wrap=True, overflow="ellipsis")
+
+
+def bar_of(console: Console) -> Bar:
+    """The bar of a run; its task has a field ``left``, the time that is left in words."""
+    return Bar(
+        _Label(),
+        BarColumn(bar_width=20, table_column=Column(no_wrap=True)),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        TimeElapsedColumn(table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[left]}"),
+        console=console,
+        transient=True,
+    )
 
 
 @contextmanager
@@ -22,14 +44,7 @@ def show_progress() -> Iterator[Callable[[Progress], None]]:
     console = Console(stderr=True, soft_wrap=True)
     remaining = Remaining()
     if console.is_terminal:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
-        )
-        with Bar(*columns, console=console, transient=True) as bar:
+        with bar_of(console) as bar:
             task = bar.add_task("starting", total=None, left="")
 
             def on_bar(progress: Progress) -> None:
