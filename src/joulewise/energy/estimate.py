@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 
 from joulewise.energy.calibration import corrected
+from joulewise.energy.edge import Edge
 from joulewise.energy.reading import ComponentEnergy, unknown
 from joulewise.energy.source import SourceSpec
 from joulewise.energy.timeline import POWER_HELD_S
-from joulewise.energy.track import Edge
 
 PERIOD_JITTER = 1.1
 """A step may come this much late; steps 103 ms apart were seen on a counter of 100 ms."""

@@ -20,12 +20,13 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 from joulewise.energy.calibration import check_calibration
+from joulewise.energy.edge import Edge
 from joulewise.energy.estimate import source_energy
 from joulewise.energy.reading import Z95, ComponentEnergy, ComponentName, Energy, Reading, sum_components, unknown
 from joulewise.energy.source import Absent, Source, SourceSpec
 from joulewise.energy.sources import SOURCES
 from joulewise.energy.timeline import TimelineRow as TimelineRow
-from joulewise.energy.track import Edge, Track
+from joulewise.energy.track import Track
 from joulewise.errors import JoulewiseError, UserError
 
 COMPONENTS: tuple[ComponentName, ...] = ("gpu", "cpu", "dram")
