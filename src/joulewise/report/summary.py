@@ -35,7 +35,7 @@ class Summary:
         joulewise: version that made it.
         without_polluted: polluted Trials were left out of all figures but the counts in ``runs``.
         price_per_kwh, currency: as given; the price is None where none was.
-        runs: what was run.
+        runs: what was run, in the order given.
         net_policy: what is taken off in the net joules of ``costs``.
         precision: how far the repeats of each cell have come.
         savings, costs, acceptance, lossless: the figures, one entry a cell.
@@ -60,11 +60,18 @@ class Summary:
 
 
 def cells_of(table: RunTable, *, without_polluted: bool = False) -> tuple[Cell, ...]:
-    """The cells that a report is about; ``without_polluted`` leaves out polluted Trials."""
+    """The cells that a report is about, by run as they were read; ``without_polluted`` leaves out polluted Trials."""
     arrow = table.arrow
     if without_polluted:
         arrow = arrow.filter(pc.invert(pc.fill_null(arrow["polluted"], False)))
-    return split(RunTable(arrow))
+    places = {run: place for place, run in enumerate(_run_names(table))}
+    return tuple(sorted(split(RunTable(arrow)), key=lambda cell: places[cell.key.run]))
+
+
+def _run_names(table: RunTable) -> list[str]:
+    """The runs in the order in which they were read."""
+    others = sorted(table.arrow["run"].unique().to_pylist(), key=natural_order)
+    return list(dict.fromkeys([*table.plans, *table.environments, *others]))
 
 
 def summarise(
@@ -89,14 +96,13 @@ def summarise(
     if cells is None:
         cells = cells_of(table, without_polluted=without_polluted)
     found = costs(cells, price_per_kwh, table.environments)
-    names = {*table.plans, *table.environments, *table.arrow["run"].unique().to_pylist()}
     return Summary(
         FORMAT_VERSION,
         __version__,
         without_polluted,
         price_per_kwh,
         currency,
-        tuple(run_facts(name, table) for name in sorted(names, key=natural_order)),
+        tuple(run_facts(name, table) for name in _run_names(table)),
         NET_POLICY,
         tuple(precision(cell) for cell in cells),
         savings(cells),

@@ -92,3 +92,13 @@ def test_json_is_plain_and_has_no_infinity():
     for data in (hard, []):
         text = json.dumps(to_json(summarise(table(data), price_per_kwh=0.3)), allow_nan=False)
         assert json.loads(text)["format_version"] == 1
+
+
+def test_runs_keep_the_order_in_which_they_were_given():
+    rows = [row(d, run=run) for run in ("a10", "b", "a9") for d in ("vanilla", "coga-5")]
+    summary = summarise(table(rows, plans={"b": {}, "a10": {}, "a9": {}}))
+    assert [run.name for run in summary.runs] == ["b", "a10", "a9"]
+    for found in (summary.costs, summary.savings, sections(summary)):
+        assert list(dict.fromkeys(getattr(x, "key", x).run for x in found)) == ["b", "a10", "a9"]
+    unnamed = summarise(table(rows))
+    assert [run.name for run in unnamed.runs] == ["a9", "a10", "b"]
