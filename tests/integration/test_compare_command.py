@@ -77,6 +77,19 @@ def test_several_runs_a_side(demo, tmp_path):
     assert "twice" in str(twice.exception)
 
 
+def test_a_copied_run_is_told_or_refused(demo, tmp_path):
+    copy = shutil.copytree(demo, tmp_path / "copy")
+    for new in (demo, copy):
+        result = compare(demo, new, "--json")
+        assert result.exit_code == 0
+        assert json.loads(result.stdout)["same_recording"] is True
+        assert "same recording" in result.stderr
+    more = replayed(demo, tmp_path / "more", 1.01)
+    refused = compare(more, demo, "--also-new", copy)
+    assert isinstance(refused.exception, UserError)
+    assert "a copy of it" in str(refused.exception)
+
+
 def test_an_interrupted_run_is_compared_as_far_as_it_goes(demo, tmp_path):
     new = replayed(demo, tmp_path / "new", 1.0)
     lines = (new / "ledger.jsonl").read_text().splitlines(keepends=True)

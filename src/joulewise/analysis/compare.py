@@ -9,13 +9,22 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from numbers import Real
 from typing import Literal, get_args
 
 import numpy as np
 import pyarrow.compute as pc
 
-from joulewise.analysis.differences import Difference, differences, greedy, same_cards
+from joulewise.analysis.differences import (
+    Difference,
+    differences,
+    greedy,
+    runs_of,
+    same_cards,
+    shared_trials,
+    unrecorded,
+)
 from joulewise.analysis.intervals import Quantity
 from joulewise.analysis.log_ratio import Uncertainty, add_up, jackknife_se, spread_of_runs
 from joulewise.analysis.paired_cells import METRICS, PairedCell, choose_component, pair_cells
@@ -120,6 +129,8 @@ class Comparison:
         cells: every cell in common.
         differences: in what the runs differ.
         notes: what a reader must know.
+        shared_trials: how many Trials of NEW are BASE's own, the same folder or a copy; they show no change.
+        same_recording: whether that is all there is on both sides.
     """
 
     base: tuple[str, ...]
@@ -133,6 +144,8 @@ class Comparison:
     cells: tuple[Change, ...]
     differences: tuple[Difference, ...]
     notes: tuple[str, ...]
+    shared_trials: int = 0
+    same_recording: bool = False
 
 
 def compare_tables(base: RunTable, new: RunTable, gate: Gate = Gate()) -> Comparison:
@@ -146,6 +159,17 @@ def compare_tables(base: RunTable, new: RunTable, gate: Gate = Gate()) -> Compar
         UserError: the runs differ in what was asked or what they ran on, or have nothing in common.
     """
     _check(gate)
+    _check_side("BASE", base)
+    _check_side("NEW", new)
+    unknown = [f"{side} ({_folder(t, name)})" for side, t in (("BASE", base), ("NEW", new)) for name in unrecorded(t)]
+    if unknown and not gate.allow_different:
+        raise UserError(
+            f"{', '.join(unknown)}: no record of what it ran on (environment.json), so whether the runs are alike is "
+            "not known; copy the whole folder from where it was run, run it again, or compare all the same with "
+            "--allow-different"
+        )
+    shared = shared_trials(base.arrow, new.arrow)
+    same = shared == max(base.arrow.num_rows, new.arrow.num_rows)
     found = differences(base, new)
     refusing = [d for d in found if d.refuses]
     if refusing and not gate.allow_different:
@@ -200,6 +224,8 @@ def compare_tables(base: RunTable, new: RunTable, gate: Gate = Gate()) -> Compar
         cells,
         found,
         tuple(notes),
+        shared,
+        same,
     )
 
 
@@ -350,8 +376,33 @@ def _check(gate: Gate) -> None:
             raise UserError(f"{name}={share!r}: not a share from 0 to below {HIGHEST_SHARE:.0f}; give 0.05 for 5 %")
 
 
+def _check_side(side: str, table: RunTable) -> None:
+    """Every run of a side has Trials to compare, and none is there twice."""
+    names = runs_of(table)
+    if not names:
+        raise UserError(f"{side}: no run is named; name at least one run folder")
+    parts = {name: table.arrow.filter(pc.equal(table.arrow["run"], name)) for name in names}
+    for name, part in parts.items():
+        failed = part.filter(pc.not_equal(part["status"], "ok"))
+        if failed.num_rows == part.num_rows:
+            why = "it holds no Trial at all"
+            if failed.num_rows:
+                why = f"all {failed.num_rows:,} failed, the first with: {failed['error'][0].as_py() or 'unknown'}"
+            raise UserError(f"{side} ({_folder(table, name)}) has no successful Trial: {why}. Mend it and run it again")
+    for one, other in combinations(names, 2):
+        if shared_trials(parts[one], parts[other]):
+            raise UserError(
+                f"{side}: {_folder(table, other)} is {_folder(table, one)} again, or a copy of it: they have Trials in "
+                "common; a run shows nothing new by being counted again"
+            )
+
+
+def _folder(table: RunTable, name: str) -> str:
+    return str(table.folders.get(name, name))
+
+
 def _names(table: RunTable) -> tuple[str, ...]:
-    return tuple(str(table.folders.get(name, name)) for name in table.plans)
+    return tuple(_folder(table, name) for name in table.plans)
 
 
 def _without_polluted(table: RunTable) -> RunTable:

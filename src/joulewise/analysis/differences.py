@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from joulewise.errors import UserError
 from joulewise.plan import Plan
-from joulewise.table import RunTable
+from joulewise.table import COMPONENTS, RunTable
 
 _PARTS = ("engines", "decodings", "reasonings", "tasks")
 _ASIDE = {"name", "description", "idle_baseline_s", "target", "pollution", "exclude", *_PARTS}
@@ -25,6 +26,9 @@ _ENGINE_REFUSES = ("parameters", "dtype", "devices", "quant")
 """Beginnings of what an engine tells of itself that make it another engine; the rest is shown."""
 
 ABSENT = "not recorded"
+
+ENVIRONMENT = "environment"
+"""The difference that is about whether it is recorded at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ def differences(base: RunTable, new: RunTable) -> tuple[Difference, ...]:
         if head and not all(any(n.startswith(head) for facts in side for n in facts) for side in sides):
             continue  # an engine, say, that only one side has: told among the cells
         values = [[facts.get(name, (ABSENT, refuses))[0] for facts in side] for side in sides]
-        missing = name == "environment" and ABSENT in values[0] + values[1]
+        missing = name == ENVIRONMENT and ABSENT in values[0] + values[1]
         if len({v for side in values for v in side}) > 1 or missing:
             told = [" / ".join(dict.fromkeys(side)) for side in values]
             found.append(Difference(name, told[0], told[1], refuses))
@@ -72,6 +76,21 @@ def same_cards(tables: Iterable[RunTable]) -> bool:
     return bool(cards) and "None" not in cards
 
 
+def unrecorded(table: RunTable) -> list[str]:
+    """The runs without a record of what they ran on, by name."""
+    return [n for n, environment in zip(runs_of(table), _environments(table), strict=True) if not _machine(environment)]
+
+
+_RECORDED = ("trial_id", "started_at", "start_s", "duration_s", "output_hash", *(f"{c}_energy_j" for c in COMPONENTS))
+
+
+def shared_trials(one: pa.Table, other: pa.Table) -> int:
+    """How many Trials of the one are also in the other: not asked again but the same recording, or a copy of it."""
+    both = [t.filter(pc.is_in(t["started_at"], u["started_at"])) for t, u in ((one, other), (other, one))]
+    trials = [set(zip(*(t[name].to_pylist() for name in _RECORDED), strict=True)) for t in both]
+    return len(trials[0] & trials[1])
+
+
 def greedy(table: RunTable) -> bool:
     """Whether every run chose its tokens greedily, so that equal inputs should give equal outputs."""
     return all(plan.get("sampling", {}).get("temperature") == 0 for plan in table.plans.values())
@@ -83,20 +102,25 @@ _Facts = Mapping[str, tuple[str, bool]]
 def _facts_of_side(table: RunTable) -> list[_Facts]:
     return [
         _plan_facts(name, table.plans.get(name, {})) | _environment_facts(environment)
-        for name, environment in zip(_runs(table), _environments(table), strict=True)
+        for name, environment in zip(runs_of(table), _environments(table), strict=True)
     ]
 
 
-def _runs(table: RunTable) -> list[str]:
+def runs_of(table: RunTable) -> list[str]:
+    """The names of a side's runs."""
     return list(table.plans) or sorted(table.arrow["run"].unique().to_pylist())
 
 
 def _environments(table: RunTable) -> list[Mapping[str, Any]]:
-    return [table.environments.get(name, {}) for name in _runs(table)]
+    return [table.environments.get(name, {}) for name in runs_of(table)]
+
+
+def _machine(environment: Mapping[str, Any]) -> Mapping[str, Any]:
+    return environment.get("machine") or {}
 
 
 def _gpus(environment: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [gpu for gpu in (environment.get("machine") or {}).get("gpus") or [] if isinstance(gpu, Mapping)]
+    return [gpu for gpu in _machine(environment).get("gpus") or [] if isinstance(gpu, Mapping)]
 
 
 def _plan(name: str, data: Mapping[str, Any]) -> Plan:
@@ -123,14 +147,16 @@ def _plan_facts(name: str, data: Mapping[str, Any]) -> dict[str, tuple[str, bool
 
 
 def _environment_facts(environment: Mapping[str, Any]) -> dict[str, tuple[str, bool]]:
-    machine, git = environment.get("machine") or {}, environment.get("git") or {}
+    machine, git = _machine(environment), environment.get("git") or {}
+    if not machine:
+        return {ENVIRONMENT: (ABSENT, True)}  # what is not recorded is not "none"
     gpus = _gpus(environment)
 
     def cards(key: str) -> str:
         return ", ".join(sorted(str(gpu.get(key, "unknown")) for gpu in gpus)) or "none"
 
     facts = {
-        "environment": ("recorded" if machine else ABSENT, True),
+        ENVIRONMENT: ("recorded", True),
         "GPU": (cards("name"), True),
         "GPU driver": (cards("driver"), True),
         "GPU power limit (W)": (cards("power_limit_w"), True),
@@ -160,7 +186,7 @@ def _environment_facts(environment: Mapping[str, Any]) -> dict[str, tuple[str, b
 
 
 def _cells(base: RunTable, new: RunTable) -> list[Difference]:
-    asked = [{c.cell_id for n in _runs(t) for c in _plan(n, t.plans.get(n, {})).cells()} for t in (base, new)]
+    asked = [{c.cell_id for n in runs_of(t) for c in _plan(n, t.plans.get(n, {})).cells()} for t in (base, new)]
     only = [_some(sorted(asked[i] - asked[1 - i])) for i in (0, 1)]
     return [Difference("cells in one plan only", only[0], only[1], True)] if asked[0] != asked[1] else []
 

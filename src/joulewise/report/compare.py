@@ -15,6 +15,7 @@ from rich.text import Text
 
 from joulewise import __version__
 from joulewise.analysis.compare import OTHER_CARDS, SAME_CARDS, Change, Comparison
+from joulewise.analysis.differences import ABSENT, ENVIRONMENT
 from joulewise.analysis.paired_cells import METRICS
 from joulewise.report.text import COMPONENT_NAMES, figure
 
@@ -38,6 +39,11 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 
 def headline(comparison: Comparison) -> str:
     """The verdict in one line."""
+    shared = "are the same recording" if comparison.same_recording else "have Trials of the same recording"
+    return _verdict(comparison) + (f" Note that BASE and NEW {shared}." if comparison.shared_trials else "")
+
+
+def _verdict(comparison: Comparison) -> str:
     gate = comparison.gate
     cells = f"{len(comparison.cells)} {'cell' if len(comparison.cells) == 1 else 'cells'}"
     rise = f"{_what(comparison)} rose by more than {_percent(gate.fail_above)}"
@@ -74,6 +80,11 @@ def _reasons(unclear: list[Change]) -> str:
 def warnings(comparison: Comparison) -> list[str]:
     """What a reader must know before trusting the verdict, the weightiest first."""
     told = []
+    if comparison.shared_trials:
+        told.append(
+            f"{comparison.shared_trials:,} Trials of NEW are BASE's own, not measured anew: the same folder or a copy "
+            "of it. They show no change whatever was changed; if one was made, record it in a run of its own."
+        )
     changed = [c for c in comparison.cells if c.outputs_changed]
     if changed:
         n, of = sum(c.outputs_changed or 0 for c in changed), sum(c.ratio.n_trials for c in comparison.cells)
@@ -89,7 +100,11 @@ def warnings(comparison: Comparison) -> list[str]:
             f"{' and others' if len(worse) > 3 else ''}: {lost} answers are wrong now that were right, {gained} the "
             "reverse. A saving that costs accuracy is no saving; accuracy is shown, not gated."
         )
-    refusing = [d for d in comparison.differences if d.refuses]
+    refusing = [d for d in comparison.differences if d.refuses and d.what != ENVIRONMENT]
+    for d in comparison.differences:
+        if d.what == ENVIRONMENT:
+            blank = " and ".join(side for side, told_ in (("BASE", d.base), ("NEW", d.new)) if ABSENT in told_)
+            told.append(f"What {blank} ran on is not recorded, so whether it was alike is not known.")
     if refusing:
         told.append("Compared all the same (--allow-different), though these differ: " + _differences(refusing) + ".")
     for c in comparison.cells:

@@ -300,7 +300,7 @@ def test_joules_per_correct_answer():
         ({"environment_": environment(gpu="NVIDIA H100")}, "GPU: NVIDIA H200 (BASE), NVIDIA H100 (NEW)"),
         ({"environment_": environment(driver="570")}, "GPU driver: 580 (BASE), 570 (NEW)"),
         ({"environment_": environment(power_limit_w=500.0)}, "GPU power limit (W): 700.0 (BASE), 500.0 (NEW)"),
-        ({"environment_": {"python": "3.12.3"}}, "environment: recorded (BASE), not recorded (NEW)"),
+        ({"environment_": {"python": "3.12.3"}}, "NEW (run): no record of what it ran on (environment.json)"),
         ({"plan_": plan(sampling={"temperature": 0.7})}, "plan: sampling.temperature: 0.0 (BASE), 0.7 (NEW)"),
         ({"plan_": plan(stop={"rule": "fixed", "tokens": 9})}, "plan: stop.rule: natural (BASE), fixed (NEW)"),
         (
@@ -341,6 +341,45 @@ def test_nothing_in_common_is_refused_even_if_allowed():
     new = side(plan_=other, change=lambda v, _: v | {"engine": "f"})
     with pytest.raises(UserError, match="no question was answered in the same cell"):
         compare(side(), new, allow_different=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda v, _: v | {"status": "failed", "error": "no memory"}, "all 100 failed, the first with: no memory"),
+        (None, "it holds no Trial at all"),
+    ],
+)
+def test_a_side_without_a_successful_trial_is_named(change, words):
+    empty = side(seed=1, change=change) if change else side(questions=0, environment_={})
+    for pair, name in (((side(), empty), "NEW"), ((empty, side()), "BASE"), ((empty, empty), "BASE")):
+        with pytest.raises(UserError) as refused:
+            compare(*pair, allow_different=True)
+        assert str(refused.value).startswith(f"{name} (run) has no successful Trial: {words}")
+
+
+def test_runs_without_a_record_of_their_machine_are_named():
+    base, new = (side(seed=s, environment_={"python": "3.12.3"}) for s in (0, 1))
+    with pytest.raises(UserError, match=r"^BASE \(run\), NEW \(run\): no record of what it ran on"):
+        compare(base, new)
+    found = compare(base, side(seed=1), allow_different=True)
+    assert ("GPU", "not recorded", "NVIDIA H200") in {(d.what, d.base, d.new) for d in found.differences}
+
+
+def test_a_recording_on_both_sides_is_told():
+    whole, half = side(), side(questions=50, change=lambda v, i: v | {"started_at": "2026-12-01"} if i % 2 else v)
+    for new, shared, same in ((whole, 100, True), (half, 50, False), (side(seed=1), 0, False)):
+        found = compare(whole, new)
+        assert (found.shared_trials, found.same_recording) == (shared, same)
+        assert found.verdict == "passed"
+
+
+def test_a_copy_on_one_side_is_refused():
+    rows = side().arrow.to_pylist()
+    rows += [r | {"run": "copy"} for r in rows[:30]]
+    twice = table(rows, plans=dict.fromkeys(("run", "copy"), plan()), environments={"run": environment()})
+    with pytest.raises(UserError, match=r"^BASE: copy is run again, or a copy of it"):
+        compare(twice, side(seed=1))
 
 
 def test_a_metric_that_no_cell_has_says_why():

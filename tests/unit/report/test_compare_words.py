@@ -139,3 +139,20 @@ def test_answered_questions_without_a_figure_are_not_told_as_unanswered():
         True,
         False,
     ]
+
+
+def test_the_same_recording_on_both_sides_is_told_everywhere():
+    same = compared(side(), side())
+    for text in (printed(same), to_markdown(same), to_json(same)["headline"]):
+        assert "BASE and NEW are the same recording." in " ".join(text.split())
+    assert "100 Trials of NEW are BASE's own" in warnings(same)[0]
+    assert to_json(same)["same_recording"] is True
+    assert to_json(PASSED)["same_recording"] is False
+
+
+def test_a_missing_record_is_not_told_as_a_difference():
+    bare = {"environment_": {"python": "3.12.3"}}
+    neither = compared(side(**bare), side(seed=1, **bare), allow_different=True)
+    assert warnings(neither)[0] == "What BASE and NEW ran on is not recorded, so whether it was alike is not known."
+    told = warnings(compared(side(), side(seed=1, **bare), allow_different=True))
+    assert "What NEW ran on is not recorded, so whether it was alike is not known." in told
