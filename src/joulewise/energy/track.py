@@ -38,11 +38,11 @@ REFINE_PROBES = 20
 QUIET_S, QUIET_STEPS = 3.0, 30
 """After that, a step is probed so often, or once in so many steps if that is more often,"""
 
-ANOTHER = 0.25
-"""A step that comes later or earlier than foretold by this share of the period is another step."""
-
 QUIET_SHARE = 0.003
 """or less often, where that would take more than this share of a core."""
+
+ANOTHER = 0.25
+"""A step that comes later or earlier than foretold by this share of the period is another step."""
 
 COUNTER_S, MODEL_S = 0.05, 0.5
 """Counters that need no lock, and models, are read no more often than this."""
