@@ -76,6 +76,14 @@ def test_a_run_ends_in_tables_and_a_page(folder: Path) -> None:
     assert json.loads(again.stdout)
 
 
+def test_a_run_ends_with_its_result_in_words(folder: Path) -> None:
+    done = joulewise(folder, "run", "plan.yaml", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    last = done.stdout[done.stdout.rindex("\n\n") :].split()
+    assert last[:2] == ["Result:", "coga-5:"]
+    assert "Result:" not in joulewise(folder, "report", "out").stdout
+
+
 def test_outputs_that_differ_from_vanilla_are_told_loudly(folder: Path) -> None:
     (folder / "plan.yaml").write_text(PLAN.replace("{kind: coga, tokens: 5}", "prompt_lookup"))
     (folder / "words.jsonl").write_text('{"id": "q0", "text": "DIFFER", "answer": "1"}\n')

@@ -93,12 +93,14 @@ def show_runs(
     carbon: str | None = None,
     without_polluted: bool = False,
     quiet: bool = False,
+    result_last: bool = False,
 ) -> Summary:
     """Print a report of runs and write its page.
 
     Args:
         runs: run folders; one that is named twice counts once.
         quiet: print nothing on standard output, only write files.
+        result_last: after the tables, print the result in words once more.
         html, markdown, latex, json_output, price_per_kwh, currency, carbon, without_polluted: as the command's options.
 
     Returns:
@@ -136,9 +138,11 @@ def show_runs(
     if json_output and not quiet:
         typer.echo(json.dumps(to_json(summary), indent=1, ensure_ascii=False, allow_nan=False))
     elif not quiet and not to_stdout:
-        from joulewise.report.terminal import print_summary
+        from joulewise.report.terminal import print_result, print_summary
 
         print_summary(summary)
+        if result_last:
+            print_result(summary)
     if markdown is not None:
         from joulewise.report import markdown as as_markdown
 

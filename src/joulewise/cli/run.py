@@ -68,7 +68,7 @@ def run(
         from joulewise.cli.report import show_runs
         from joulewise.report.text import failures
 
-        summary = show_runs([folder], quiet=json_output)
+        summary = show_runs([folder], quiet=json_output, result_last=True)
         if told := failures(summary.runs[0]):
             typer.echo(told, err=True)
     if result.different:

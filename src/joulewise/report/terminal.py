@@ -14,7 +14,7 @@ from rich.text import Text
 from joulewise.report.grids import Grid, Shown, grids
 from joulewise.report.run_facts import RunFacts
 from joulewise.report.summary import Summary, sections
-from joulewise.report.text import HOW_TO_READ, headlines, nothing_to_show, run_lines, trial_notes, trust_notes
+from joulewise.report.text import HOW_TO_READ, headlines, nothing_to_show, results, run_lines, trial_notes, trust_notes
 
 _STYLES = {
     "saves energy": "green",
@@ -35,8 +35,7 @@ def print_summary(summary: Summary, file: IO[str] | None = None) -> None:
         summary: what to print.
         file: where to; standard output if left out. What is not a terminal gets 80 columns and no colours.
     """
-    console = Console(file=file, highlight=False)
-    console.width = min(console.width, _WIDEST)
+    console = _console(file)
     for run in summary.runs:
         _print_run(console, run, summary)
         for section in sections(summary):
@@ -50,6 +49,22 @@ def print_summary(summary: Summary, file: IO[str] | None = None) -> None:
     console.print()
     for note in (*(f"Note: {warning}" for warning in summary.warnings), HOW_TO_READ):
         _note(console, note)
+
+
+def print_result(summary: Summary, file: IO[str] | None = None) -> None:
+    """Print what came out, in words alone; nothing where no decoding can be held against vanilla."""
+    console = _console(file)
+    found = [section for section in sections(summary) if section.savings]
+    for section in found:
+        name = f", {section.engine}, {section.reasoning}" if len(found) > 1 else ""
+        console.print()
+        console.print(Text(f"Result{name}: {' '.join(results(section))}"))
+
+
+def _console(file: IO[str] | None) -> Console:
+    console = Console(file=file, highlight=False)
+    console.width = min(console.width, _WIDEST)
+    return console
 
 
 def _print_run(console: Console, run: RunFacts, summary: Summary) -> None:

@@ -169,7 +169,19 @@ def origin_phrase(origin: Origin, run: RunFacts) -> str:
 
 
 def headlines(section: Section, run: RunFacts) -> list[str]:
-    """What the savings of a section mean: a sentence a decoding, the paradox where it is found, and what drafted."""
+    """What the savings of a section mean, as ``results`` tells it, and what drafted."""
+    drafts: dict[str, list[str]] = {}
+    for engine in run.engines:
+        if engine.label == section.engine:
+            for decoding, draft in engine.drafts.items():
+                drafts.setdefault(draft, []).append(decoding)
+    return results(section) + [
+        f"{' and '.join(names)} draft{'s' * (len(names) == 1)} with {d}." for d, names in drafts.items()
+    ]
+
+
+def results(section: Section) -> list[str]:
+    """What the savings of a section mean: a sentence a decoding, and the paradox where it is found."""
     decodings: dict[str, list[Saving]] = {}
     for saving in section.savings:
         decodings.setdefault(saving.key.decoding, []).append(saving)
@@ -181,12 +193,7 @@ def headlines(section: Section, run: RunFacts) -> list[str]:
     ]
     if paradox:
         told.append(f"Faster, and yet costing energy: {', '.join(paradox)}.")
-    drafts: dict[str, list[str]] = {}
-    for engine in run.engines:
-        if engine.label == section.engine:
-            for decoding, draft in engine.drafts.items():
-                drafts.setdefault(draft, []).append(decoding)
-    return told + [f"{' and '.join(names)} draft{'s' * (len(names) == 1)} with {d}." for d, names in drafts.items()]
+    return told
 
 
 _KINDS = ("faster", "slower", "saves energy", "costs energy", "cannot tell", "modelled", "unknown")

@@ -5,7 +5,7 @@ import io
 import pytest
 
 from joulewise.report.summary import summarise
-from joulewise.report.terminal import print_summary
+from joulewise.report.terminal import print_result, print_summary
 from sample_run import sample_run
 from synthetic_table import part, row, table
 
@@ -94,3 +94,19 @@ def test_few_questions_have_values_and_a_reason_for_no_interval():
 )
 def test_what_is_unknown_says_why(rows, words):
     assert words in " ".join(printed(table(rows)).split())
+
+
+def test_the_result_names_the_engine_where_there_are_several():
+    rows = [
+        row(d, f"q{i}", engine=e, energy=[part("cpu", 2.0 if d == "vanilla" else 1.0)])
+        for e in ("one", "two")
+        for d in ("vanilla", "coga-5")
+        for i in range(8)
+    ]
+    out = io.StringIO()
+    print_result(summarise(table(rows)), out)
+    for engine, line in zip(("one", "two"), out.getvalue().split("Result, ")[1:], strict=True):
+        assert " ".join(line.split()).startswith(f"{engine}, direct: coga-5: ")
+    out = io.StringIO()
+    print_result(summarise(table([row()])), out)
+    assert out.getvalue() == ""
