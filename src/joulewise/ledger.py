@@ -34,6 +34,7 @@ from joulewise.yaml_file import load_yaml
 if TYPE_CHECKING:
     from joulewise.energy.crosscheck import CrossCheck
     from joulewise.energy.meter import TimelineRow
+    from joulewise.energy.reading import DeviceState
     from joulewise.table import RunTable
 
 LEDGER = "ledger.jsonl"
@@ -254,6 +255,7 @@ class RunFolder:
                 "energy_j": pa.array([r.energy_j for r in rows], pa.float64()),
                 "power_w": pa.array([r.power_w for r in rows], pa.float64()),
             }
+            | _states([r.state for r in rows])
         )
         with _told(folder):
             folder.mkdir(exist_ok=True)
@@ -277,6 +279,20 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _states(states: Sequence[DeviceState | None]) -> dict[str, Any]:
+    """The devices' states as columns: null in every row that tells a counter or a power."""
+    import pyarrow as pa
+
+    from joulewise.energy.reading import DeviceState
+
+    nothing = DeviceState()
+    columns = zip(*(state or nothing for state in states), strict=True)
+    return {
+        name: pa.array(column, pa.string() if name == "throttled_by" else pa.float64())
+        for name, column in zip(DeviceState._fields, columns, strict=True)
+    }
 
 
 @contextlib.contextmanager

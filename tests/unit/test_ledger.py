@@ -10,6 +10,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from joulewise.energy import TimelineRow
+from joulewise.energy.reading import DeviceState
 from joulewise.errors import EnvironmentFault, UserError
 from joulewise.ledger import LEDGER, SKIPPED, RunFolder, latest_run_folder, load, read_ledger
 from joulewise.plan import Plan
@@ -370,3 +372,20 @@ def test_what_the_system_does_not_let_us_read_is_told(tmp_path: Path, name: str)
     (run / name).mkdir()
     with pytest.raises(EnvironmentFault, match=rf"{name}: cannot be read \(Is a directory\); check that it is a file"):
         load(run)
+
+
+def test_the_timeline_keeps_readings_and_device_states(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    rows = [
+        TimelineRow(1.0, "gpu", None, 300.0),
+        TimelineRow(1.1, "gpu", None, None, DeviceState(utilisation=0.5, throttled_by="")),
+    ]
+    with RunFolder(tmp_path / "run", PLAN, resume=False) as folder:
+        folder.append_timeline(rows)
+        folder.append_timeline([])
+    (file,) = (tmp_path / "run" / "timeline").iterdir()
+    first, second = pq.read_table(file).to_pylist()
+    assert first["power_w"] == 300.0
+    assert first["utilisation"] is None
+    assert (second["power_w"], second["utilisation"], second["throttled_by"]) == (None, 0.5, "")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 ComponentName = Literal["gpu", "cpu", "dram", "total"]
 Provenance = Literal["measured", "modelled", "unknown"]
@@ -39,6 +39,26 @@ class Reading:
     energy_j: float | None
     power_w: float | None = None
     fault: str | None = None
+
+
+class DeviceState(NamedTuple):
+    """What else a device said at one moment; None for what it does not tell.
+
+    Args:
+        utilisation: share of the time, of late, in which it was at work, 0 to 1.
+        memory_utilisation: share of the time in which its memory was read or written, 0 to 1.
+        clock_hz: clock of its processors (an NVIDIA card's SMs).
+        memory_clock_hz: clock of its memory.
+        temperature_c: in degrees Celsius.
+        throttled_by: what holds its clock down, in words with commas between; empty if nothing does.
+    """
+
+    utilisation: float | None = None
+    memory_utilisation: float | None = None
+    clock_hz: float | None = None
+    memory_clock_hz: float | None = None
+    temperature_c: float | None = None
+    throttled_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
-from joulewise.energy.reading import ComponentName, Provenance, Reading
+from joulewise.energy.reading import ComponentName, DeviceState, Provenance, Reading
 
 Scope = Literal["device", "package", "machine", "process"]
 
@@ -80,6 +80,15 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Let go of the device. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class TellsState(Protocol):
+    """A source that can also say how busy, fast and hot its device is. Asked once a second, it never raises."""
+
+    def state(self) -> DeviceState:
+        """The device's state; None in it for what cannot be told."""
         ...
 
 

@@ -13,6 +13,8 @@ from array import array
 from collections import deque
 from typing import NamedTuple
 
+from joulewise.energy.reading import DeviceState
+
 KEPT_S = 3600.0
 """A timeline reaches back this far."""
 
@@ -28,12 +30,16 @@ LATEST = 32
 
 
 class TimelineRow(NamedTuple):
-    """One row of the timeline: what one source said at one moment of the monotonic clock."""
+    """One row of the timeline: what one source said at one moment of the monotonic clock.
+
+    A row tells the counter, the power, or both; or, about once a second, the device's state.
+    """
 
     time_s: float
     source_id: str
     energy_j: float | None
     power_w: float | None
+    state: DeviceState | None = None
 
 
 class Change(NamedTuple):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from joulewise.energy.edge import LAG_POINTS, LATE, Edge, Known, between_readings, between_steps
 from joulewise.energy.lock import Step, StepLock
 from joulewise.energy.reading import Reading
-from joulewise.energy.source import Source
+from joulewise.energy.source import Source, TellsState
 from joulewise.energy.timeline import Knots, PowerTrace
 from joulewise.energy.timeline import TimelineRow as TimelineRow
 
@@ -49,6 +49,9 @@ COUNTER_S, MODEL_S = 0.05, 0.5
 
 FINEST_PITCH_S = 0.002
 """A counter that shows a new value even so often is taken for continuous."""
+
+STATE_S = 1.0
+"""A device is asked so often how busy, fast and hot it is."""
 
 PRESENT_S = 5.0
 """The power is taken over so long, where it is asked what it is now."""
@@ -93,7 +96,7 @@ class Track:
         self._read_times: deque[float] = deque(maxlen=16)
         self._previous: _Fetched | None = None
         self._doubtful: tuple[int, float] | None = None
-        self._sample_due_s = -math.inf
+        self._sample_due_s = self._state_due_s = -math.inf
         self._sample_cost_s = 0.0
         self._pitch_s = period_s / SEEK_PARTS
         self._in_a_row = 0
@@ -136,6 +139,7 @@ class Track:
             if now_s >= self._counter_due_s():
                 self._take(self.source.read())
                 self._plan(now_s)
+            self._tell_state(now_s)
             if now_s >= self._sample_due_s:
                 modelled = self.source.spec.provenance == "modelled"
                 reading = self._take(self.source.read() if modelled else self.source.sample())
@@ -224,6 +228,11 @@ class Track:
         self._previous = self._doubtful = self._knot_number = self._second_of = None
         self._probe_due_s = -math.inf
         self._probes = self._in_a_row = 0
+
+    def _tell_state(self, now_s: float) -> None:
+        if isinstance(self.source, TellsState) and now_s >= self._state_due_s:
+            self._state_due_s = now_s + STATE_S
+            self._keep(TimelineRow(now_s, self.source.spec.source_id, None, None, self.source.state()))
 
     # What readings teach.
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from simulated import Clock, Load, SimulatedSource, spec
 
 from joulewise.energy import ComponentEnergy, Meter, Reading, Window, timeline
+from joulewise.energy.reading import DeviceState
 from joulewise.errors import JoulewiseError
 from load_benchmark import load_benchmark
 
@@ -202,6 +203,20 @@ def test_resolvable_is_unknown_before_the_first_readings_and_wide_without_steps(
     assert meter.resolvable(0.01) == {"gpu": None}
     window_of(meter, clock, 1.0)
     assert meter.resolvable(0.01)["gpu"] == pytest.approx(1.96 * 2**0.5 * 0.1 / 12**0.5 / 0.01, rel=0.05)
+
+
+def test_the_devices_state_is_in_the_timeline_once_a_second() -> None:
+    class Telling(SimulatedSource):
+        def state(self) -> DeviceState:
+            return DeviceState(utilisation=0.5)
+
+    clock = Clock()
+    meter = locked_meter(Telling(clock, STEADY))
+    follow(meter, clock, 1010.0)
+    states = [row for row in meter.drain_timeline() if row.state is not None]
+    assert len(states) == 10
+    assert all(row.energy_j is None and row.power_w is None for row in states)
+    assert states[0].state == DeviceState(utilisation=0.5)
 
 
 # Faults.

@@ -15,7 +15,7 @@ from typing import Any
 
 from joulewise.energy.calibration import calibrated
 from joulewise.energy.power_integral import PowerIntegral
-from joulewise.energy.reading import Reading
+from joulewise.energy.reading import DeviceState, Reading
 from joulewise.energy.source import Absent, Discovery, Source, SourceSpec
 
 UPDATE_PERIOD_S = 0.1
@@ -38,6 +38,19 @@ UNSEEN_GAIN = 0.1
 
 Cards before Volta average 10 ms of every 20 ms, or a tenth of a second (Yang, Adamek and Armour, SC'24).
 """
+
+
+THROTTLED_BY = {
+    0x2: "application clocks",
+    0x4: "power limit",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+    0x100: "display clocks",
+}
+"""NVML's bits; 0x1 (idle) holds nothing back."""
 
 
 class NvmlSource:
@@ -92,6 +105,22 @@ class NvmlSource:
             return Reading(time_s, end_s - start_s, None, power_w, fault)
         # The power is not told beside its own integral: the two would be held against each other, and agree.
         return Reading(time_s, end_s - start_s, self._integral.add(time_s, power_w))
+
+    def state(self) -> DeviceState:
+        """Utilisation, clocks, temperature, and what holds the clock down."""
+        nvml, handle = self._nvml, self._handle
+        clock_hz = self._ask(lambda: 1e6 * nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))[0]
+        memory_clock_hz = self._ask(lambda: 1e6 * nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM))[0]
+        temperature_c = self._ask(lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)))[0]
+        reasons = self._ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))[0]
+        throttled_by = (
+            None if reasons is None else ", ".join(w for bit, w in THROTTLED_BY.items() if int(reasons) & bit)
+        )
+        try:
+            rates = nvml.nvmlDeviceGetUtilizationRates(handle)
+        except nvml.NVMLError:  # in MIG mode, and on a card that is lost, nobody knows
+            return DeviceState(None, None, clock_hz, memory_clock_hz, temperature_c, throttled_by)
+        return DeviceState(rates.gpu / 100, rates.memory / 100, clock_hz, memory_clock_hz, temperature_c, throttled_by)
 
     def close(self) -> None:
         """Let go of NVML."""

@@ -11,6 +11,8 @@ import pynvml
 import pytest
 
 from joulewise.energy import Absent, Discovery, Meter
+from joulewise.energy.reading import DeviceState
+from joulewise.energy.source import TellsState
 from joulewise.energy.sources import nvml
 
 A, B = "GPU-aaaa1111-0000-0000-0000-000000000000", "GPU-bbbb2222-0000-0000-0000-000000000000"
@@ -113,6 +115,25 @@ class FakeNvml:
         code = pynvml.NVML_ERROR_NOT_SUPPORTED if card.instant_mw is None else pynvml.NVML_SUCCESS
         return iter([SimpleNamespace(nvmlReturn=code, value=SimpleNamespace(uiVal=card.instant_mw))])
 
+    def nvmlDeviceGetClockInfo(self, card: Card, kind: int) -> int:  # noqa: N802
+        told(card.energy_mj)
+        return {pynvml.NVML_CLOCK_SM: 1980, pynvml.NVML_CLOCK_MEM: 3201}[kind]
+
+    def nvmlDeviceGetTemperature(self, card: Card, kind: int) -> int:  # noqa: N802
+        told(card.energy_mj)
+        assert kind == pynvml.NVML_TEMPERATURE_GPU
+        return 61
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, card: Card) -> int:  # noqa: N802
+        told(card.energy_mj)
+        return 0x1 | 0x4 | 0x20
+
+    def nvmlDeviceGetUtilizationRates(self, card: Card) -> SimpleNamespace:  # noqa: N802
+        told(card.energy_mj)
+        if card.mig is not None:
+            raise error("NOT_SUPPORTED")
+        return SimpleNamespace(gpu=97, memory=40)
+
     def nvmlDeviceGetEnforcedPowerLimit(self, card: Card) -> int:  # noqa: N802
         return int(told(card.limit_mw))
 
@@ -156,6 +177,23 @@ def test_counter_and_power_are_read_in_joules_and_watts() -> None:
     assert source.spec.device == "NVIDIA H200"
     assert source.spec.max_power_w == pytest.approx(875.0)
     assert source.spec.note is None
+
+
+def test_utilisation_clocks_temperature_and_what_throttles_are_told() -> None:
+    (source,) = found(FakeNvml([Card("GPU-a")])).sources
+    assert isinstance(source, TellsState)
+    state = source.state()
+    assert state == (0.97, 0.4, 1.98e9, 3.201e9, 61.0, "power limit, software thermal slowdown")
+
+
+def test_what_a_card_does_not_tell_of_its_state_is_left_out() -> None:
+    card = Card("GPU-a", mig=[])
+    (source,) = found(FakeNvml([card])).sources
+    assert isinstance(source, TellsState)
+    assert source.state().utilisation is None
+    assert source.state().temperature_c == 61.0
+    card.energy_mj = error("GPU_IS_LOST")
+    assert source.state() == DeviceState()
 
 
 def test_a_card_without_instantaneous_power_is_followed_by_the_other_reading() -> None:
