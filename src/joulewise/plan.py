@@ -249,6 +249,14 @@ class Plan(PlanPart):
     order: Literal["interleaved", "sequential"] = "interleaved"
     pollution: Pollution = Pollution()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_no_task(cls, data: Any) -> Any:
+        """Tell a custom task's file by its keys: each of them would be a fault of its own."""
+        if isinstance(data, dict) and {"questions", "prompt"} <= data.keys() and "engines" not in data:
+            raise ValueError("this is a task's file, not a plan; name it under 'tasks' in a plan")
+        return data
+
     @field_validator("tasks", mode="before")
     @classmethod
     def _bare_names(cls, value: Any) -> Any:
@@ -342,7 +350,8 @@ def load_plan(path: Path) -> Plan:
     Raises:
         UserError: with file, line and field of every fault.
     """
-    return load_yaml(path, Plan, {"folder": path.parent})
+    way_out = "examples are in the folder plans/ of Joulewise's sources; `joulewise schema` prints what a plan may say"
+    return load_yaml(path, Plan, {"folder": path.parent}, where_missing=way_out)
 
 
 def plan_schema() -> dict[str, Any]:

@@ -30,13 +30,16 @@ class FaultAt(ValueError):
         self.place = place
 
 
-def load_yaml(path: Path, model: type[Model], context: Mapping[str, Any] | None = None) -> Model:
+def load_yaml(
+    path: Path, model: type[Model], context: Mapping[str, Any] | None = None, *, where_missing: str = ""
+) -> Model:
     """Read and validate one YAML file.
 
     Args:
         path: the file.
         model: what it must hold.
         context: handed to the model's validators.
+        where_missing: what to do where there is no such file.
 
     Raises:
         UserError: no such file, not YAML, a key given twice, or content that the model refuses; all faults at once,
@@ -45,7 +48,7 @@ def load_yaml(path: Path, model: type[Model], context: Mapping[str, Any] | None 
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
+        raise UserError(f"{path}: no such file{where_missing and f'; {where_missing}'}") from None
     except IsADirectoryError:
         raise UserError(f"{path}: a folder; name the YAML file in it") from None
     except UnicodeDecodeError as error:

@@ -86,9 +86,19 @@ def test_broken_yaml_is_told_with_its_line() -> None:
     assert "expected a mapping" in refused("")
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such file"):
+def test_a_missing_file_is_told_with_a_way_to_a_plan(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.yaml: no such file; .*plans/.*joulewise schema"):
         load_plan(tmp_path / "none.yaml")
+
+
+def test_a_tasks_file_in_place_of_a_plan_is_one_fault(tmp_path: Path) -> None:
+    task = "name: w\nquestions: w.jsonl\nprompt: '{text}'\nreference: a\nscorer: exact\nmax_new_tokens: 8\n"
+    (tmp_path / "w.yaml").write_text(task)
+    with pytest.raises(UserError) as told:
+        load_plan(tmp_path / "w.yaml")
+    assert str(told.value) == (
+        f"{tmp_path / 'w.yaml'}:1: the file: this is a task's file, not a plan; name it under 'tasks' in a plan"
+    )
 
 
 def test_exclusions_leave_cells_out() -> None:
