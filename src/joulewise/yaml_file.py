@@ -85,6 +85,15 @@ def parse_yaml(text: str, model: type[Model], name: str, context: Mapping[str, A
         raise UserError("\n".join(dict.fromkeys(_explain(e, data, lines, name, model) for e in told))) from error
 
 
+def line_of(path: Path, key: str) -> int:
+    """The line, from 1, of a key at the top of a file that ``load_yaml`` has read."""
+    lines: dict[Path_, int] = {}
+    node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    assert node is not None
+    _map_lines(node, (), lines, str(path))
+    return lines[(key,)]
+
+
 def _map_lines(node: yaml.Node, path: Path_, lines: dict[Path_, int], name: str) -> None:
     """Note the line of every value, keys by their own line; refuse keys given twice (YAML itself keeps the last)."""
     lines.setdefault(path, node.start_mark.line + 1)

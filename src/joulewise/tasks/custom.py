@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from joulewise.errors import UserError
 from joulewise.tasks.prompt_task import PromptTask
 from joulewise.tasks.prompts import lettered
-from joulewise.tasks.rows import Row, TaskContext, questions, read_jsonl
+from joulewise.tasks.rows import Row, Rows, TaskContext, questions, read_jsonl
 from joulewise.tasks.scorers import SCORERS
 from joulewise.tasks.task import Question, Task
-from joulewise.yaml_file import load_yaml, suggest
+from joulewise.yaml_file import FaultAt, line_of, load_yaml, suggest
 
 
 class CustomTask(BaseModel):
@@ -63,7 +63,7 @@ class CustomTask(BaseModel):
     @model_validator(mode="after")
     def _reference_is_hidden(self) -> CustomTask:
         if self.reference in _placeholders(self.prompt):
-            raise ValueError(f"the prompt shows {{{self.reference}}}, which is the right answer")
+            raise FaultAt(("prompt",), f"it shows {{{self.reference}}}, which is the right answer")
         return self
 
 
@@ -78,15 +78,28 @@ def open_custom(path: Path, context: TaskContext) -> Task:
     file = path.parent / spec.questions
     if not file.is_file():
         raise UserError(f"{path}: questions: no file {file}; the path is relative to the YAML file")
+    rows = read_jsonl(file)
+    _check_fields(spec, path, file, rows)
     return PromptTask(
         name=spec.name,
         third_party=spec.third_party,
         source=spec.source or f"custom task {path.name}",
         max_new_tokens=spec.max_new_tokens,
-        items=questions(context, read_jsonl(file), lambda row, where, number: _question(spec, row, where, number)),
+        items=questions(context, rows, lambda row, where, number: _question(spec, row, where, number)),
         prompt=lambda question: question.text,
         scorer=SCORERS[spec.scorer],
     )
+
+
+def _check_fields(spec: CustomTask, path: Path, file: Path, rows: Rows) -> None:
+    """Refuse a field that no row has: then the YAML file is wrong, not every row."""
+    there = {name for _, row in rows if not isinstance(row, UserError) for name in row}
+    wanted: list[tuple[str, str | None]] = [("prompt", name) for name in _placeholders(spec.prompt)]
+    wanted += [("reference", spec.reference), ("id", spec.id), ("category", spec.category)]
+    for key, name in wanted:
+        if there and name is not None and name not in there:
+            where = f"{path}:{line_of(path, key)}: {key}"
+            raise UserError(f"{where}: no line of {file} has the field '{name}'{suggest(name, sorted(there))}")
 
 
 def _question(spec: CustomTask, row: Row, where: str, number: int) -> Question:

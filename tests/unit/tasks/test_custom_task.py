@@ -79,17 +79,18 @@ def test_braces_in_a_row_stay_as_they_are(tmp_path: Path) -> None:
         ("{country}", "{country:>9}", r"capitals\.yaml:3: prompt: the placeholder \{country\} has a format"),
         ("{country}", "{country.__class__}", r"capitals\.yaml:3: prompt: .*plain name"),
         ("{country}", "{}", r"capitals\.yaml:3: prompt: .*plain name"),
-        ("{country}", "{country} {capital}", r"the prompt shows \{capital\}, which is the right answer"),
-        ("{country}", "{land}", r"capitals\.jsonl:1: no field 'land', which the task's 'prompt' names"),
-        ("{country}", "{contry}", r"capitals\.jsonl:1: no field 'contry', .*did you mean 'country'"),
-        ("reference: capital", "reference: city", r"capitals\.jsonl:1: no field 'city', which the task's 'reference'"),
+        ("{country}", "{country} {capital}", r"yaml:3: prompt: .*shows \{capital\}, which is the right answer"),
+        ("{country}", "{land}", r"capitals\.yaml:3: prompt: no line of .*capitals\.jsonl has the field 'land'"),
+        ("{country}", "{contry}", r"capitals\.yaml:3: prompt: no line .*'contry'; did you mean 'country'\?$"),
+        ("reference: capital", "reference: city", r"capitals\.yaml:4: reference: no line .*'city'"),
         ("scorer: exact", "scorer: letter", r"capitals\.jsonl:1: the field 'capital' is not one of the letters A to D"),
     ],
 )
 def test_a_fault_in_the_yaml_file(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in YAML
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as told:
         open_task(write(tmp_path, YAML.replace(old, new)))
+    assert ("--skip-bad" in str(told.value)) == ("jsonl:1" in message)
 
 
 def test_a_missing_yaml_file(tmp_path: Path) -> None:
