@@ -45,6 +45,9 @@ def source_energy(spec: SourceSpec, start: Edge, end: Edge) -> ComponentEnergy:
         return _unknown(spec, f"the machine was suspended for {end.asleep_s - start.asleep_s:.1f} s inside the window")
     duration_s = end.time_s - start.time_s
     if spec.provenance == "modelled":
+        # A model's readings lie a little outside the window, which counts where it lasts a few milliseconds only.
+        between_s = end.reading.time_s - start.reading.time_s
+        counter_j *= min(1.0, duration_s / between_s) if between_s > 0 else 1.0
         return _finish(spec, counter_j, duration_s, notes=[f"a model, not a measurement: {spec.method}"])
     if start.locked or end.locked:
         return _between_steps(spec, start, end, _bound(spec, start, end, counter_j))

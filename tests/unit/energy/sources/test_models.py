@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulewise.energy.estimate import source_energy
+from joulewise.energy.reading import Reading
 from joulewise.energy.sources.cpu_model import CpuModel
 from joulewise.energy.sources.cpu_model import discover as discover_cpu
 from joulewise.energy.sources.dram_model import DramModel
 from joulewise.energy.sources.dram_model import discover as discover_dram
+from joulewise.energy.track import Edge
 
 
 class Machine:
@@ -83,3 +86,11 @@ def test_models_of_this_machine_say_that_they_are_models() -> None:
         assert second is not None
         assert second >= first >= 0
         assert source.sample().energy_j is None
+
+
+def test_readings_outside_a_short_window_add_nothing_to_its_power() -> None:
+    machine = Machine()
+    start = Edge(101.0, Reading(100.9995, 0.0, 0.0), None, None, None, 0.0, 0)
+    end = Edge(101.002, Reading(101.0025, 0.0, 8 * 4.0 * 0.003), None, None, None, 0.0, 0)
+    energy_j = source_energy(machine.model.spec, start, end).energy_j
+    assert energy_j == pytest.approx(8 * 4.0 * 0.002)
