@@ -127,7 +127,7 @@ def whole_grids(pairs: int, rise: float, cells: int, n: int, seed: int) -> dict[
     return {"each_by_itself": alone / pairs, "gate": gate / pairs}
 
 
-def _tables(rng: np.random.Generator, rise: float, cells: int, n: int) -> list[RunTable]:
+def _tables(rng: np.random.Generator, rise: float, cells: int, n: int) -> tuple[RunTable, RunTable]:
     names = [f"coga-{i + 1}" for i in range(cells)]
     plan = Plan.model_validate(
         {
@@ -151,7 +151,8 @@ def _tables(rng: np.random.Generator, rise: float, cells: int, n: int) -> list[R
                 }
                 for i, (joules, tokens) in enumerate(values[0])
             ]  # fmt: skip
-    return [RunTable(pa.Table.from_pylist(r, schema=SCHEMA), {"r": plan}, {"r": environment}) for r in rows]
+    base, new = (RunTable(pa.Table.from_pylist(r, schema=SCHEMA), {"r": plan}, {"r": environment}) for r in rows)
+    return base, new
 
 
 def main() -> None:

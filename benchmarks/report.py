@@ -76,7 +76,7 @@ def _lines(trials: int) -> Iterator[dict[str, Any]]:
         for task, tokens in TASKS.items():
             question = f"{task}-{sequence // (len(TASKS) * len(DECODINGS))}"
             length = max(1, round(tokens * rng.lognormvariate(0.0, 0.5)))
-            checks = []
+            checks: list[dict[str, Any]] = []
             for decoding, depth in DECODINGS.items():
                 if sequence == trials:
                     yield from checks
@@ -134,10 +134,11 @@ def _trial(
         for at_s in (now_s, end_s)
     ]
     right = rng.random() < 0.4
-    scored = {
+    scores: dict[str, dict[str, Any]] = {
         "mt_bench": {"score": None, "correct": None, "metric": "unscored"},
         "cnn_dm": {"score": rng.random(), "correct": None, "metric": "rouge_l"},
-    }.get(task, {"score": float(right), "correct": right, "extracted": "42", "metric": "math_match"})
+    }
+    scored = scores.get(task, {"score": float(right), "correct": right, "extracted": "42", "metric": "math_match"})
     generation = {
         "prompt_tokens": 80 + length // 2,
         "output_tokens": length,
