@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import scripted_engine
+from fake_source import SteadySource
+from joulewise.energy.meter import Meter
+from joulewise.engines import ENGINES
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +26,17 @@ def shared_data(repository: Path) -> Path:
     if not folder.is_dir():
         pytest.skip("the data sets of ../shared/data are not here")
     return folder
+
+
+@pytest.fixture
+def meter() -> Iterator[Meter]:
+    """Three steady components."""
+    with Meter([SteadySource("gpu", 100.0), SteadySource("cpu", 30.0), SteadySource("dram", 5.0)]) as meter:
+        yield meter
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the scripted engine stand in for `transformers`."""
+    monkeypatch.setitem(ENGINES, "transformers", "scripted_engine:ScriptedEngine")
+    scripted_engine.CALLS.clear()

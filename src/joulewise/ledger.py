@@ -155,14 +155,13 @@ class RunFolder:
         with _told(path):
             path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(path / "run.lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
+        with contextlib.ExitStack() as unless_opened:
+            unless_opened.callback(os.close, self._lock)
             self._take_lock()
             self.content = self._open(plan, resume)
             with _told(path):
                 self._ledger = os.open(path / LEDGER, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        except BaseException:
-            os.close(self._lock)
-            raise
+            unless_opened.pop_all()
         self._size = self.content.intact_bytes
 
     def _take_lock(self) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,54 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scripted_engine
-from fake_source import SteadySource
 from joulewise import runner
-from joulewise.analysis.cells import CellKey
-from joulewise.analysis.precision import Precision
 from joulewise.energy.meter import Meter
 from joulewise.engines import ENGINES
 from joulewise.errors import EnvironmentFault, UserError
 from joulewise.ledger import load, read_ledger
-from joulewise.plan import Plan
-from joulewise.records import Trial
 from joulewise.runner import Progress, run
 from joulewise.schedule import open_tasks, schedule
+from scripted_runs import Stop, make_plan, questions_task
 
-
-@pytest.fixture
-def meter() -> Iterator[Meter]:
-    with Meter([SteadySource("gpu", 100.0), SteadySource("cpu", 30.0), SteadySource("dram", 5.0)]) as meter:
-        yield meter
-
-
-@pytest.fixture(autouse=True)
-def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ENGINES, "transformers", "scripted_engine:ScriptedEngine")
-    scripted_engine.CALLS.clear()
-
-
-def questions_task(folder: Path, prompts: list[str], name: str = "words") -> str:
-    lines = [json.dumps({"id": f"q{i}", "text": p, "answer": "1"}) for i, p in enumerate(prompts)]
-    (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-    task = folder / f"{name}.yaml"
-    task.write_text(
-        f"name: {name}\nquestions: {name}.jsonl\nid: id\nprompt: '{{text}}'\nreference: answer\nscorer: exact\n"
-        "max_new_tokens: 8\n"
-    )
-    return str(task)
-
-
-def make_plan(task: str | list[str], **more: Any) -> Plan:
-    return Plan.model_validate(
-        {
-            "name": "test",
-            "engines": [{"kind": "transformers", "name": "toy", "draft": "x"}],
-            "decodings": ["vanilla", {"kind": "coga", "tokens": 5}, "prompt_lookup"],
-            "tasks": [task] if isinstance(task, str) else task,
-            "idle_baseline_s": 0,
-            **more,
-        }
-    )
+pytestmark = pytest.mark.usefixtures("scripted")
 
 
 def test_every_question_is_asked_once_in_every_cell(tmp_path: Path, meter: Meter) -> None:
@@ -176,10 +137,6 @@ def test_verdicts_come_in_sequential_order_too(tmp_path: Path, meter: Meter) -> 
     assert statuses == {"q0": "identical", "q1": "different"}
 
 
-class Stop(BaseException):
-    """Stands for a kill: nothing in the runner may catch it."""
-
-
 @pytest.mark.parametrize("after", [1, 2, 3, 4, 5])
 def test_resuming_does_what_is_missing_and_nothing_twice(tmp_path: Path, meter: Meter, after: int) -> None:
     plan = make_plan(questions_task(tmp_path, ["a", "DIFFER b"]), warm_up=0)
@@ -290,175 +247,6 @@ def test_polluted_trials_are_flagged_and_run_again_if_asked(
     assert [(t.attempt, t.polluted) for t in trials] == [(0, True), (1, False), (0, False), (0, True), (1, True)]
     rows = load(result).arrow.to_pylist()
     assert [(r["polluted"], r["other_cpu_cores"]) for r in rows] == [(False, 0.0), (False, 0.05), (True, 0.5)]
-
-
-def precision_by_repeats(monkeypatch: pytest.MonkeyPatch, half: Callable[[str, int], float | None]) -> None:
-    """Let a cell's half-width follow from its decoding and its number of repeats."""
-
-    def precision_of(trials: Sequence[Trial]) -> Precision:
-        repeats = 1 + max(t.repeat for t in trials)
-        key = CellKey("r", "toy", "toy", "direct", "words", trials[0].decoding)
-        return Precision(key, "total", half(trials[0].decoding, repeats), repeats, 1.0)
-
-    monkeypatch.setattr("joulewise.analysis.precision.precision_of", precision_of)
-
-
-def repeats_by_cell(folder: Path) -> dict[str, int]:
-    rows = load(folder).arrow.to_pylist()
-    counts = Counter((r["decoding"], r["question_id"]) for r in rows)
-    assert len(rows) == len({r["trial_id"] for r in rows})
-    assert len({d: 0 for d, _ in counts}) * len({q: 0 for _, q in counts}) == len(counts)
-    return {d: n for (d, _), n in counts.items()}
-
-
-def test_cells_repeat_until_they_are_narrow_and_those_of_a_task_together(
-    tmp_path: Path, meter: Meter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    precision_by_repeats(monkeypatch, lambda decoding, n: (0.3 if decoding == "coga-5" else 0.1) / n)
-    target = {"relative_half_width": 0.1, "max_repeats": 9}
-    plan = make_plan(questions_task(tmp_path, ["a", "b"]), target=target)
-    result = run(plan, tmp_path / "run", meter=meter)
-    assert repeats_by_cell(tmp_path / "run") == {"vanilla": 3, "coga-5": 3, "prompt-lookup-10": 3}
-    assert (result.done, result.total, result.interrupted) == (18, 18, False)
-    trials = read_ledger(tmp_path / "run" / "ledger.jsonl").trials
-    for i in range(0, 18, 3):  # still one question in all its cells at a time
-        assert len({(t.question_id, t.repeat) for t in trials[i : i + 3]}) == 1
-    scripted_engine.CALLS.clear()
-    assert run(plan, tmp_path / "run", meter=meter, resume=True).done == 18
-    assert scripted_engine.CALLS == []
-
-
-@pytest.mark.parametrize(
-    ("half", "budget", "repeats"),
-    [
-        (0.9, {"max_repeats": 4}, 4),
-        (0.9, {"max_repeats": 9, "max_s": 1e-9}, 1),
-        (0.01, {"max_repeats": 9}, 2),  # one repeat does not tell how repeats scatter
-        (None, {"max_repeats": 9}, 1),  # joules that are unknown do not become known
-    ],
-)
-@pytest.mark.parametrize("order", ["interleaved", "sequential"])
-def test_repeats_end_with_the_budget(
-    tmp_path: Path,
-    meter: Meter,
-    monkeypatch: pytest.MonkeyPatch,
-    half: float | None,
-    budget: dict[str, float],
-    repeats: int,
-    order: str,
-) -> None:
-    precision_by_repeats(monkeypatch, lambda _decoding, _n: half)
-    plan = make_plan(questions_task(tmp_path, ["a", "b"]), target={"relative_half_width": 0.05, **budget}, order=order)
-    run(plan, tmp_path / "run", meter=meter)
-    assert set(repeats_by_cell(tmp_path / "run").values()) == {repeats}
-    checks = read_ledger(tmp_path / "run" / "ledger.jsonl").checks
-    assert len(checks) == 2 * 2 * repeats  # the repeats are compared with vanilla too
-
-
-@pytest.mark.parametrize("after", [5, 6, 7, 8, 11, 12, 13])
-def test_a_run_with_a_target_survives_a_kill_in_any_repeat(
-    tmp_path: Path, meter: Meter, monkeypatch: pytest.MonkeyPatch, after: int
-) -> None:
-    precision_by_repeats(monkeypatch, lambda _decoding, n: 0.3 / n)
-    plan = make_plan(questions_task(tmp_path, ["a", "b"]), target={"relative_half_width": 0.1, "max_repeats": 9})
-    seen = 0
-
-    def kill(progress: Progress) -> None:
-        nonlocal seen
-        seen += progress.stage == "trial"
-        if seen == after:
-            raise Stop
-
-    with pytest.raises(Stop):
-        run(plan, tmp_path / "run", meter=meter, on_progress=kill)
-    result = run(plan, tmp_path / "run", meter=meter, resume=True)
-    assert (result.done, result.total, result.interrupted) == (18, 18, False)
-    assert set(repeats_by_cell(tmp_path / "run").values()) == {3}
-
-
-def test_a_stop_before_the_target_is_reached_is_an_interruption(
-    tmp_path: Path, meter: Meter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    precision_by_repeats(monkeypatch, lambda _decoding, n: 0.3 / n)
-    plan = make_plan(questions_task(tmp_path, ["a"]), target={"relative_half_width": 0.2, "max_repeats": 9})
-
-    def interrupt(progress: Progress) -> None:
-        if progress.stage == "trial" and progress.done == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    result = run(plan, tmp_path / "run", meter=meter, on_progress=interrupt)
-    assert (result.done, result.total, result.interrupted) == (3, 6, True)
-    assert not run(plan, tmp_path / "run", meter=meter, resume=True).interrupted
-
-
-def test_a_target_with_real_joules_ends(tmp_path: Path, meter: Meter) -> None:
-    plan = make_plan(questions_task(tmp_path, ["a", "b"]), target={"relative_half_width": 1e-6, "max_repeats": 3})
-    run(plan, tmp_path / "run", meter=meter)
-    assert set(repeats_by_cell(tmp_path / "run").values()) == {3}
-
-
-def test_a_target_without_a_budget_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="needs a budget: 'max_repeats', 'max_s' or both"):
-        make_plan(questions_task(tmp_path, ["a"]), target={"relative_half_width": 0.05})
-    with pytest.raises(ValueError, match="is less than 'repeats'"):
-        make_plan(questions_task(tmp_path, ["a"]), target={"relative_half_width": 0.05, "max_repeats": 2}, repeats=3)
-
-
-def idle_readings(folder: Path) -> list[tuple[str, float]]:
-    return [
-        (i["when"], i["power_w"]) for i in load(folder).environments["run"].get("idle", []) if i["component"] == "gpu"
-    ]
-
-
-def test_idle_power_is_measured_with_the_engine_loaded_before_and_after(tmp_path: Path, meter: Meter) -> None:
-    plan = make_plan(questions_task(tmp_path, ["a"]), idle_baseline_s=0.05)
-    stages: list[str] = []
-    result = run(plan, tmp_path / "run", meter=meter, on_progress=lambda p: stages.append(p.stage))
-    assert [s for s in stages if s in ("idle", "trial")] == ["idle", "trial", "trial", "trial", "idle"]
-    readings = load(result).environments["run"]["idle"]
-    assert load(result).environments["run"]["net_policy"].startswith("net joules = gross joules - idle power")
-    for when in ("before", "after"):
-        powers = {i["component"]: i["power_w"] for i in readings if i["when"] == when}
-        assert powers == pytest.approx({"gpu": 100.0, "cpu": 30.0, "dram": 5.0}, rel=0.01)
-    assert readings[0]["devices_w"] == pytest.approx({"fake:gpu": 100.0}, rel=0.01)
-    assert readings[0]["independent_w"] >= 0.0
-
-
-def test_idle_power_is_measured_in_every_session_also_when_it_is_interrupted(tmp_path: Path, meter: Meter) -> None:
-    plan = make_plan(questions_task(tmp_path, ["a", "b"]), idle_baseline_s=0.02)
-
-    def interrupt(progress: Progress) -> None:
-        if progress.stage == "trial" and progress.done == 2:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    assert run(plan, tmp_path / "run", meter=meter, on_progress=interrupt).interrupted
-    assert [when for when, _ in idle_readings(tmp_path / "run")] == ["before", "after"]
-    run(plan, tmp_path / "run", meter=meter, resume=True)
-    assert [when for when, _ in idle_readings(tmp_path / "run")] == ["before", "after"] * 2
-
-
-@pytest.mark.parametrize("stage", ["warm-up", "idle"])
-def test_a_stop_before_the_first_trial_leaves_no_idle_reading(tmp_path: Path, meter: Meter, stage: str) -> None:
-    plan = make_plan(questions_task(tmp_path, ["a"]), idle_baseline_s=30.0)
-
-    def interrupt(progress: Progress) -> None:
-        if progress.stage == stage:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    result = run(plan, tmp_path / "run", meter=meter, on_progress=interrupt)
-    assert (result.done, idle_readings(tmp_path / "run")) == (0, [])
-
-
-def test_a_second_ctrl_c_ends_the_idle_reading_after_the_trials(tmp_path: Path, meter: Meter) -> None:
-    plan = make_plan(questions_task(tmp_path, ["a"]), idle_baseline_s=0.02)
-
-    def interrupt(progress: Progress) -> None:
-        if progress.stage == "trial" or (progress.stage, progress.done) == ("idle", 1):
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt):
-        run(plan, tmp_path / "run", meter=meter, on_progress=interrupt)
-    assert [when for when, _ in idle_readings(tmp_path / "run")] == ["before"]
 
 
 def test_a_run_compares_its_counters_with_the_power_readings(
