@@ -139,8 +139,27 @@ def cross_check(folder: str) -> str:
     return "\n".join(rows)
 
 
+def meter_accuracy(file: str) -> str:
+    """What `benchmarks/meter_accuracy.py` recorded, the two sensors side by side."""
+    rows: dict[tuple[str, float], dict[str, Any]] = {}
+    for row in _json(file)["rows"]:
+        rows.setdefault((row["load"], row["length_s"]), {})[row["sensor"]] = row
+    lines = ["| load | window, s | aim | fresh: error / half-width / holds | held: error / half-width / holds |"]
+    lines[0] += " counter difference | polled power x time |"
+    lines.append("| --- | --- | --- | --- | --- | --- | --- |")
+    for (shape, length_s), found in rows.items():
+        told = [
+            f"{r['joulewise_p95']:.2g} / {r['half_width_median']:.2g} / {r['interval_holds']:.0f}"
+            for r in (found["fresh"], found["held"])
+        ]
+        held = found["held"]
+        others = [f"{round(held[name], 1):.3g}" for name in ("difference_p95", "polled_p95")]
+        lines.append(f"| {shape} | {length_s:g} | {held['aim']:g} | {' | '.join((*told, *others))} |")
+    return "\n".join(lines)
+
+
 BLOCKS: dict[str, Callable[[str], str]] = {
-    f.__name__: f for f in (savings, answers, sandbox, report, gate, gate_same_outputs, cross_check)
+    f.__name__: f for f in (savings, answers, sandbox, report, gate, gate_same_outputs, meter_accuracy, cross_check)
 }
 
 
