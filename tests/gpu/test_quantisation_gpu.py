@@ -7,9 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
-import tiny_models
 from joulewise.decoding import CoGA, DyGA, PromptLookup, Vanilla
 from joulewise.decoding.spec import Decoding
 from joulewise.engines.default_model import default_model_folder
@@ -31,20 +29,6 @@ PROMPTS = (
     "Repeat exactly: one two three, one two three, one two three.",
     "Write a short story about a cat who learns to swim.",
 )
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A random model large enough for kernels to differ between widths, and a draft that often agrees with it."""
-    torch.manual_seed(0)
-    shape = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 6, "num_attention_heads": 12}
-    config = LlamaConfig(**tiny_models.TOKENS, **shape, initializer_range=0.08, tie_word_embeddings=False)
-    model = LlamaForCausalLM(config).eval()
-    folder = tmp_path_factory.mktemp("llama")
-    return (
-        tiny_models.save(folder / "target", model),
-        tiny_models.save(folder / "draft", tiny_models.noisy(model, 0.02)),
-    )
 
 
 def verdicts(spec: TransformersSpec, prompts: tuple[str, ...], new: int = 64) -> tuple[EngineInfo, Counter[str]]:
