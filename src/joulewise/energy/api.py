@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 from contextlib import AbstractContextManager
@@ -34,6 +33,5 @@ def _process_meter() -> Meter:
         # A forked child has the meter but not its thread.
         if _meter is None or _meter[0] != os.getpid():
             meter = discover().__enter__()
-            atexit.register(meter.close)
             _meter = os.getpid(), meter
         return _meter[1]

@@ -7,6 +7,7 @@ print(window.energy.total)
 
 from __future__ import annotations
 
+import atexit
 import difflib
 import math
 import os
@@ -241,6 +242,8 @@ class Meter:
         self._stop.set()
         if self._sampler is not None:
             self._sampler.join(JOIN_S)
+            if self._sampler.is_alive():
+                self._abandon_sampler()
             self._sampler = None
         for source in self.sources:
             source.close()
@@ -411,12 +414,12 @@ class Meter:
             self.tend()
             self._sampler_cpu_s = time.thread_time()
 
-    def _forked(self) -> None:
-        """In a forked child: the sampler is not there, and may have held any lock."""
+    def _abandon_sampler(self) -> None:
+        """The sampler is not there (in a forked child) or hangs in a driver, and may hold any lock for ever."""
         self._sampler = None
         self._timeline_lock, self._settled = threading.Lock(), threading.Condition()
         for track in self._order:
-            track.fork()
+            track.renew_lock()
 
 
 _meters: weakref.WeakSet[Meter] = weakref.WeakSet()
@@ -424,11 +427,19 @@ _meters: weakref.WeakSet[Meter] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for meter in _meters:
-        meter._forked()
+        meter._abandon_sampler()
+
+
+def _at_exit() -> None:
+    # The interpreter stops daemon threads wherever they are. One stopped inside a lock would hold it for ever, and a
+    # window that is still open, closed as the last objects go, would wait for it.
+    for meter in list(_meters):
+        meter.close()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)
 
 
 def discover(select: Collection[str] | None = None) -> Meter:

@@ -108,8 +108,8 @@ class Track:
         self.sharing = 1
         """How many tracks share the sampler's time."""
 
-    def fork(self) -> None:
-        """After a fork: the thread that may have held the lock is not in the child."""
+    def renew_lock(self) -> None:
+        """The thread that may have held the lock will not come back."""
         self._lock = threading.Lock()
 
     def sample(self) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from simulated import Clock, Load, SimulatedSource, meter_of, run_to, spec
@@ -246,6 +247,39 @@ def test_a_window_open_at_exit_does_not_hang_the_interpreter() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (0, "leaving\n")
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("reading_s", [0.2, 3600.0], ids=["slow", "hanging"])
+def test_a_sampler_stopped_while_it_reads_holds_up_no_window_at_exit(reading_s: float, tmp_path: Path) -> None:
+    # In a module of its own: functions of __main__ would keep the window from being closed at exit.
+    (tmp_path / "slow.py").write_text(
+        "import threading, time\n"
+        "from joulewise.energy import Meter, Reading, SourceSpec\n"
+        "class Slow:\n"
+        "    reading = threading.Event()\n"
+        "    spec = SourceSpec('slow', 'gpu', 'slow', 'measured', 'slow')\n"
+        "    def read(self):\n"
+        "        return Reading(time.monotonic(), 0.0, 1.0)\n"
+        "    def sample(self):\n"
+        "        if threading.current_thread() is not threading.main_thread():\n"
+        "            self.reading.set()\n"
+        f"            time.sleep({reading_s})\n"
+        "        return self.read()\n"
+        "    def close(self):\n"
+        "        pass\n"
+    )
+    program = (
+        "import slow\n"
+        "meter = slow.Meter([slow.Slow()]).__enter__()\n"
+        "window = meter.window()\n"
+        "window.__enter__()\n"
+        "slow.Slow.reading.wait()\n"
+        "print('leaving')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "leaving\n", "")
 
 
 def test_measure_uses_one_meter_for_the_whole_process() -> None:
