@@ -49,6 +49,7 @@ class ScriptedEngine:
                 signal.pause()
         start_s = time.monotonic()
         digest = hashlib.sha256(prompt.encode()).digest()
+        first_token_s = time.monotonic()
         tokens = tuple(digest[: min(request.max_new_tokens, 8)])
         if "DIFFER" in prompt and decoding.label.startswith("prompt-lookup"):
             tokens = (*tokens[:-1], tokens[-1] + 1)
@@ -60,6 +61,7 @@ class ScriptedEngine:
             finish_reason="length",
             start_s=start_s,
             end_s=time.monotonic(),
+            first_token_s=first_token_s,
             rounds=rounds,
         )
 

@@ -6,12 +6,13 @@ The ledger (``ledger.jsonl``) has two kinds of line: a ``Trial`` (one question a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from joulewise.energy.reading import ComponentEnergy, ComponentName, Energy, Provenance, Reading
-from joulewise.engines.engine import CheckStatus, FinishReason, Generation, LosslessCheck
+from joulewise.engines.engine import PHASES, CheckStatus, FinishReason, Generation, LosslessCheck
 
 SCHEMA_VERSION = 2
 """Raised when a line's meaning changes; a reader refuses lines of a newer version."""
@@ -24,6 +25,7 @@ NET_POLICY = (
 
 
 Joules: TypeAlias = Annotated[float, Field(ge=0)]
+Seconds: TypeAlias = Annotated[float, Field(ge=0)]
 Tokens: TypeAlias = Annotated[int, Field(ge=0)]
 
 
@@ -95,6 +97,9 @@ class GenerationRecord(Record):
         rounds: ``(drafted, accepted)`` per round of speculation.
         output_hash: SHA-256 (16 hex digits) of the output token ids.
         text: the output; None where only hashes are kept.
+        phases_s: as in ``Generation``; None too in ledgers of before it was kept.
+        prefill_energy: joules from ``start_s`` to ``first_token_s`` by the meter's timeline; None where that does not
+            tell them, and in ledgers of before they were kept.
     """
 
     prompt_tokens: Tokens
@@ -107,12 +112,23 @@ class GenerationRecord(Record):
     rounds: tuple[tuple[Tokens, Tokens], ...]
     output_hash: str
     text: str | None
+    phases_s: Mapping[str, Seconds] | None = None
+    prefill_energy: tuple[EnergyRecord, ...] | None = None
 
     _ends_after_start = field_validator("end_s")(_not_before_start)
 
+    @field_validator("phases_s")
     @classmethod
-    def of(cls, generation: Generation, output_hash: str, keep_text: bool) -> GenerationRecord:
-        """The record of one generation."""
+    def _known_phases(cls, phases_s: Mapping[str, float] | None) -> Mapping[str, float] | None:
+        if strange := sorted(set(phases_s or ()) - set(PHASES)):
+            raise ValueError(f"no phase is called {strange[0]!r}: there are {', '.join(PHASES)}")
+        return phases_s
+
+    @classmethod
+    def of(
+        cls, generation: Generation, output_hash: str, keep_text: bool, prefill: Energy | None = None
+    ) -> GenerationRecord:
+        """The record of one generation and of what its prefill drew."""
         return cls(
             prompt_tokens=generation.prompt_tokens,
             output_tokens=generation.output_tokens,
@@ -124,6 +140,8 @@ class GenerationRecord(Record):
             rounds=tuple((r.drafted, r.accepted) for r in generation.rounds),
             output_hash=output_hash,
             text=generation.text if keep_text else None,
+            phases_s=generation.phases_s,
+            prefill_energy=None if prefill is None else tuple(EnergyRecord.of(part) for part in prefill.components),
         )
 
 

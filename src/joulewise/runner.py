@@ -5,23 +5,20 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Literal
 
 from joulewise.decoding import Decoding, Vanilla
 from joulewise.energy.meter import Meter, Window
+from joulewise.energy.reading import Energy
 from joulewise.engines.engine import Engine, EngineInfo, Generation, LosslessCheck, Message, Request
 from joulewise.environment import describe, differences
-from joulewise.errors import ContextLengthError, UserError
+from joulewise.errors import ContextLengthError, JoulewiseError, UserError
 from joulewise.ledger import IDLE, SKIPPED, RunFolder, read_json
 from joulewise.plan import Plan
 from joulewise.pollution import cpu_use, other_cores
@@ -37,6 +34,7 @@ from joulewise.schedule import (
     open_tasks,
     schedule,
 )
+from joulewise.stopping import stop_on_signal
 from joulewise.tasks.task import question_hash
 
 TIMELINE_S = 60.0
@@ -122,7 +120,7 @@ def run(
     questions = open_tasks(plan, data_dir, limit, skipped.add if skip_bad else None)
     engines = check_supported(plan)
     jobs = schedule(plan, questions)
-    with RunFolder(folder, plan, resume) as out, _stop_on_signal() as stop:
+    with RunFolder(folder, plan, resume) as out, stop_on_signal() as stop:
         _check_questions(out, questions, jobs)
         session = _Session(plan, out, meter, questions, jobs, on_progress)
         for notice in (*out.notices, *skipped.told()):
@@ -374,7 +372,7 @@ class _Session:
         return trial.model_copy(
             update={
                 "generations": tuple(
-                    GenerationRecord.of(g, _token_hash(g), keep_text=keep_text) for g in answer.generations
+                    GenerationRecord.of(g, _token_hash(g), keep_text, self._prefill(g)) for g in answer.generations
                 ),
                 "score": score.value,
                 "correct": score.correct,
@@ -383,6 +381,18 @@ class _Session:
                 "score_note": score.note,
             }
         )
+
+    def _prefill(self, generation: Generation) -> Energy | None:
+        """What a generation drew up to its first token; None where the timeline does not tell.
+
+        Asked after the Trial's window has settled, so the steps around it have been seen and nothing waits for them.
+        """
+        if generation.first_token_s is None:
+            return None
+        try:
+            return self.meter.between(generation.start_s, generation.first_token_s)
+        except JoulewiseError:
+            return None
 
     def _answer(self, engine: Engine, job: Job) -> Answer:
         """Answer the question of a job: the work that is measured."""
@@ -472,26 +482,3 @@ def _token_hash(generation: Generation) -> str:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-@contextmanager
-def _stop_on_signal() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C or SIGTERM sets; the second raises ``KeyboardInterrupt``."""
-    stop = threading.Event()
-
-    def handle(_signum: int, _frame: FrameType | None) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-        # Not print(): the signal may have come in the middle of one.
-        os.write(2, b"\njoulewise: stopping after the Trial in flight; once more, and it stops at once\n")
-
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # signals reach the main thread only; its owner decides
-        return
-    before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)

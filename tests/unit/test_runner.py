@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ import scripted_engine
 from joulewise import runner
 from joulewise.energy.meter import Meter
 from joulewise.engines import ENGINES
-from joulewise.errors import EnvironmentFault, UserError
+from joulewise.errors import EnvironmentFault, JoulewiseError, UserError
 from joulewise.ledger import load, read_ledger
+from joulewise.records import GenerationRecord
 from joulewise.runner import Progress, run
 from joulewise.schedule import open_tasks, schedule
 from scripted_runs import Stop, make_plan, questions_task
@@ -44,6 +46,52 @@ def test_joules_are_the_source_s(tmp_path: Path, meter: Meter) -> None:
         assert row["gpu_energy_j"] == pytest.approx(100.0 * row["duration_s"], rel=0.5, abs=1e-3)
         assert row["total_energy_j"] == pytest.approx(row["gpu_energy_j"] + row["cpu_energy_j"] + row["dram_energy_j"])
         assert row["gpu_provenance"] == row["total_provenance"] == "measured"
+
+
+def _records(result: runner.RunResult) -> list[GenerationRecord]:
+    trials = read_ledger(result.folder / "ledger.jsonl").trials
+    return [generation for trial in trials for generation in trial.generations]
+
+
+def test_what_the_prefill_drew_is_recorded(tmp_path: Path, meter: Meter) -> None:
+    result = run(make_plan(questions_task(tmp_path, ["a", "b"])), tmp_path / "run", meter=meter)
+    for generation in _records(result):
+        assert generation.first_token_s is not None
+        assert generation.prefill_energy is not None
+        prefill_s = generation.first_token_s - generation.start_s
+        assert {e.component: e.energy_j for e in generation.prefill_energy} == pytest.approx(
+            {"gpu": 100.0 * prefill_s, "cpu": 30.0 * prefill_s, "dram": 5.0 * prefill_s}, rel=1e-3, abs=1e-6
+        )
+        assert generation.phases_s is None
+
+
+def test_a_prefill_that_the_timeline_does_not_tell_is_not_recorded(
+    tmp_path: Path, meter: Meter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def between(*_: float) -> None:
+        raise JoulewiseError("the timeline does not reach back")
+
+    monkeypatch.setattr(meter, "between", between)
+    result = run(make_plan(questions_task(tmp_path, ["a"])), tmp_path / "run", meter=meter)
+    assert (result.done, result.failed) == (3, 0)
+    assert [generation.prefill_energy for generation in _records(result)] == [None] * 3
+
+
+def test_phases_are_recorded_and_strange_ones_refused(
+    tmp_path: Path, meter: Meter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate = scripted_engine.ScriptedEngine.generate
+    phases_s = {"prefill": 0.25, "verify": 0.5}
+    monkeypatch.setattr(
+        scripted_engine.ScriptedEngine,
+        "generate",
+        lambda *arguments: replace(generate(*arguments), first_token_s=None, phases_s=phases_s),
+    )
+    result = run(make_plan(questions_task(tmp_path, ["a"])), tmp_path / "run", meter=meter)
+    for generation in _records(result):
+        assert (generation.phases_s, generation.prefill_energy) == (phases_s, None)
+    with pytest.raises(ValueError, match="no phase is called 'thinking'"):
+        GenerationRecord.model_validate(generation.model_dump() | {"phases_s": {"thinking": 1.0}})
 
 
 @settings(max_examples=30, deadline=None)

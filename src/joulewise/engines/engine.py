@@ -11,6 +11,12 @@ from joulewise.decoding.spec import Decoding
 Role = Literal["system", "user", "assistant"]
 FinishReason = Literal["eos", "length"]
 
+PHASES = ("prefill", "draft_prefill", "draft", "verify", "accept", "memory", "host")
+"""What the seconds of a generation go to: the target's and the draft's prefill, draft forwards, the target's forwards
+after the prefill (plain steps are ``verify`` too), choosing what to keep, moving memory (cache crop and copy,
+host-device copies), and the rest, control flow.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -80,6 +86,8 @@ class Generation:
         finish_reason: ``eos`` or ``length``.
         start_s, first_token_s, end_s: monotonic seconds; ``first_token_s`` is None where the engine cannot see it.
         rounds: the rounds of speculation, in order; empty for plain decoding.
+        phases_s: seconds by phase, names of ``PHASES``, that sum to ``end_s - start_s``; None where the engine cannot
+            tell them apart.
     """
 
     text: str
@@ -91,6 +99,7 @@ class Generation:
     first_token_s: float | None = None
     wasted_tokens: int = 0
     rounds: tuple[Round, ...] = ()
+    phases_s: Mapping[str, float] | None = None
 
     @property
     def output_tokens(self) -> int:
