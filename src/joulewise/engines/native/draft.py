@@ -1,0 +1,71 @@
+"""Draft and Drafter: the one seam between a strategy and the loop. Every draft is a tree; a chain is the special case."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from joulewise.engines.native.model import Hidden
+from joulewise.engines.native.tree import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a drafter proposes for one round.
+
+    Args:
+        tokens: of the nodes below the root, shape ``(K,)``; K may be 0.
+        tree: how they hang together.
+        probabilities: what each token of a *sampled* chain was drawn from, shape ``(K, rows)``; None where the tokens
+            were chosen without chance. Must be the distribution that was really sampled from, or the output is biased.
+    """
+
+    tokens: Tensor
+    tree: Tree
+    probabilities: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the target made of a draft: the root's accepted descendants and one token of its own.
+
+    Args:
+        tokens: the accepted tokens and then the target's own (the next root), shape ``(a + 1,)``.
+        hidden: the target's hidden states at the root and the accepted tokens, ``a + 1`` rows: row ``i`` is where
+            ``tokens[i]`` was predicted.
+        length: tokens before the root, so ``tokens[0]`` has the position ``length + 1``.
+    """
+
+    tokens: Tensor
+    hidden: Hidden
+    length: int
+
+
+class Drafter(Protocol):
+    """A strategy. It holds no state from one prompt to the next (design, rule 6)."""
+
+    @property
+    def most_nodes(self) -> int:
+        """The most nodes below the root that a draft may have."""
+        ...
+
+    def reset(self, prompt: Tensor, hidden: Hidden, root: Tensor, capacity: int) -> None:
+        """Begin a prompt.
+
+        Args:
+            prompt: its tokens, shape ``(P,)``.
+            hidden: the target's hidden states over them.
+            root: the first output token, shape ``(1,)``; position ``P``.
+            capacity: the most tokens that prompt, output and one draft may need together.
+        """
+        ...
+
+    def propose(self, room: int) -> Draft:
+        """Propose what may follow the last root. At most ``room`` tokens of a path can enter the output."""
+        ...
+
+    def observe(self, kept: Kept) -> None:
+        """Take in how the last draft fared. Called once after each ``propose``, but not after the last round."""
+        ...

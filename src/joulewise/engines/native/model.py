@@ -1,0 +1,143 @@
+"""DecoderModel: Transformers' own modules on a preallocated cache, one forward at a time."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from joulewise.engines.native.attention import NAME, causal_mask
+from joulewise.engines.native.cache import KV
+from joulewise.engines.transformers.loading import Loaded
+from joulewise.errors import UserError
+
+_PROBE_TOKENS = 12
+_PROBE_TOLERANCE = 0.02
+"""How far our logits may lie from the model's own, over their spread. Two kernels in bfloat16 differ by less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """What a forward over W tokens leaves.
+
+    Args:
+        last: hidden states after the final norm, shape ``(W, H)``.
+        taps: the inputs of the tapped layers side by side, shape ``(W, taps x H)``; None where nothing is tapped.
+    """
+
+    last: Tensor
+    taps: Tensor | None = None
+
+    def __getitem__(self, rows: Any) -> Hidden:
+        return Hidden(self.last[rows], None if self.taps is None else self.taps[rows])
+
+
+class DecoderModel:
+    """A causal model whose forwards read and write a ``KV``.
+
+    Args:
+        loaded: the model; its attention is replaced for good.
+        taps: layers whose inputs a forward also returns (EAGLE-3).
+
+    Raises:
+        UserError: an architecture that the seam does not reach, with the reason.
+    """
+
+    def __init__(self, loaded: Loaded, taps: Sequence[int] = ()) -> None:
+        self.loaded = loaded
+        self.model: Any = loaded.model
+        self.decoder: Any = loaded.model.base_model
+        self.head: Any = loaded.model.get_output_embeddings()
+        self.device: torch.device = loaded.model.device
+        self.taps = tuple(taps)
+        self._tapped: dict[int, Tensor] = {}
+        parameters = inspect.signature(type(self.decoder).forward).parameters
+        # The argument was renamed on the way from Transformers 5.17 to 5.24.
+        self._cache_name = "cache" if "cache" in parameters else "past_key_values"
+        layers = getattr(self.decoder, "layers", ())
+        for layer in self.taps:
+            if not 0 <= layer < len(layers):
+                raise UserError(f"Layer {layer} of {loaded.name} is to be tapped, which has {len(layers)}.")
+            layers[layer].register_forward_pre_hook(self._tap(layer), with_kwargs=True)
+        self._refuse_what_is_not_reached()
+
+    @property
+    def config(self) -> Any:
+        """The text model's configuration."""
+        return self.model.config.get_text_config(decoder=True)
+
+    def new_cache(self, capacity: int) -> KV:
+        """An empty cache for so many tokens."""
+        config = self.config
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        return KV(config.num_hidden_layers, kv_heads, head_dim, capacity, self.model.dtype, self.device)
+
+    def forward(self, cache: KV, tokens: Tensor, start: int, mask: Tensor | None, positions: Tensor | None = None) -> Hidden:
+        """One forward over W tokens, which go to the slots from ``start`` on.
+
+        Args:
+            cache: read and written.
+            tokens: shape ``(W,)``.
+            start: the first slot, which is the number of tokens before it.
+            mask: true where a token sees a slot, shape ``(W, start + W)``; None: causal.
+            positions: shape ``(W,)``; None: the slots.
+        """
+        width = len(tokens)
+        cache.slots = torch.arange(start, start + width, device=self.device)
+        cache.span = start + width
+        if positions is None:
+            positions = cache.slots
+        if mask is None and start > 0:
+            mask = causal_mask(positions, cache.span)
+        output = self.decoder(
+            input_ids=tokens[None],
+            position_ids=positions[None],
+            use_cache=True,
+            joulewise_mask=mask,
+            **{self._cache_name: cache},
+        )
+        taps = torch.cat([self._tapped[layer][0] for layer in self.taps], dim=-1) if self.taps else None
+        return Hidden(output.last_hidden_state[0], taps)
+
+    def logits(self, hidden: Hidden) -> Tensor:
+        """The next token's logits in float32, shape ``(W, rows)``."""
+        logits: Tensor = self.head(hidden.last)
+        return logits.float()
+
+    def _tap(self, layer: int) -> Any:
+        def keep(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._tapped[layer] = args[0] if args else kwargs["hidden_states"]
+
+        return keep
+
+    def _refuse_what_is_not_reached(self) -> None:
+        """Compare a short forward, in two parts, with the model's own; a model that needs more than we do differs."""
+        loaded = self.loaded
+        refusal = (
+            f"The engine `native` cannot run {loaded.name} ({type(self.model).__name__}): {{}}. Use the engine "
+            "`transformers` for it."
+        )
+        if loaded.encoder_decoder:
+            raise UserError(refusal.format("it is an encoder-decoder"))
+        if not hasattr(self.decoder, "layers") or self.head is None or self.model._is_stateful:
+            raise UserError(refusal.format("it is not a plain stack of attention layers with an output matrix"))
+        tokens = torch.arange(_PROBE_TOKENS, device=self.device) % self.config.vocab_size
+        with torch.inference_mode():
+            expected = self.model(tokens[None], use_cache=False).logits[0].float()
+            self.model.config._attn_implementation = NAME
+            self.config._attn_implementation = NAME
+            cache = self.new_cache(_PROBE_TOKENS)
+            try:
+                parts = [self.forward(cache, tokens[:-4], 0, None), self.forward(cache, tokens[-4:], _PROBE_TOKENS - 4, None)]
+                found = torch.cat([self.logits(part) for part in parts])
+            except (NotImplementedError, AttributeError, TypeError, RuntimeError, IndexError) as error:
+                raise UserError(refusal.format(f"its attention cannot take our mask or cache ({error})")) from error
+        spread = float(expected.std()) or 1.0
+        off = float((found - expected).abs().max()) / spread
+        if not off <= _PROBE_TOLERANCE * (1 if self.model.dtype == torch.float32 else 20):
+            raise UserError(refusal.format(f"its logits would be off by {off:.2g} of their spread"))
