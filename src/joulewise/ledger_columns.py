@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from joulewise.energy.reading import Provenance
-from joulewise.engines.engine import CheckStatus
+from joulewise.engines.engine import PHASES, CheckStatus
 from joulewise.records import SCHEMA_VERSION, Trial
-from joulewise.table import COMPONENTS, SCHEMA, VERDICT, energy_columns
+from joulewise.table import COMPONENTS, SCHEMA, VERDICT, energy_columns, prefill_total
 
 LARGE_BYTES = 16_000_000
 """Ledgers below this size are always read strictly."""
@@ -27,16 +27,18 @@ LARGE_BYTES = 16_000_000
 _JOULES = ("energy_j", "start_edge_j", "end_edge_j", "sampling_j", "gain_j", "offset_j")
 _TOKENS = ("prompt_tokens", "output_tokens", "wasted_tokens")
 _ENDS = ("start_s", "end_s")
+_ENERGY = pa.struct(
+    [("component", pa.string()), ("provenance", pa.string()), *((name, pa.float64()) for name in _JOULES)]
+)
 _GENERATION = pa.struct(
     [
         *((name, pa.int64()) for name in _TOKENS),
-        *((name, pa.float64()) for name in _ENDS),
+        *((name, pa.float64()) for name in (*_ENDS, "first_token_s")),
         ("rounds", pa.list_(pa.list_(pa.int32()))),
         ("output_hash", pa.string()),
+        ("phases_s", pa.struct([(phase, pa.float64()) for phase in PHASES])),
+        ("prefill_energy", pa.list_(_ENERGY)),
     ]
-)
-_ENERGY = pa.struct(
-    [("component", pa.string()), ("provenance", pa.string()), *((name, pa.float64()) for name in _JOULES)]
 )
 _PLAIN = tuple(name for name in SCHEMA.names if name in Trial.model_fields)
 _REQUIRED = tuple(name for name in _PLAIN if type(None) not in get_args(Trial.model_fields[name].annotation))
@@ -112,13 +114,18 @@ def _trial_columns(run: str, trials: pa.Table) -> dict[str, Any]:
     _expect_in(trials["status"], ("ok", "failed"))
     _expect_ordered(trials["start_s"], trials["end_s"])
     n = trials.num_rows
-    return {
+    columns = {
         **{name: trials[name] for name in (*_PLAIN, "ledger_line")},
         "run": pa.repeat(pa.scalar(run), n),
         "duration_s": pc.subtract(trials["end_s"], trials["start_s"]),
         **_generation_columns(trials["generations"], n),
         **_energy_columns(trials["energy"], n),
     }
+    kinds, prefills = (
+        [columns[f"{component}_{name}"].to_numpy(zero_copy_only=False) for component in COMPONENTS[:-1]]
+        for name in ("provenance", "prefill_j")
+    )
+    return columns | {"total_prefill_j": _as("total_prefill_j", prefill_total(kinds, prefills))}
 
 
 def _generation_columns(column: pa.ChunkedArray, n: int) -> dict[str, Any]:
@@ -145,7 +152,66 @@ def _generation_columns(column: pa.ChunkedArray, n: int) -> dict[str, Any]:
     for name, of_round in zip(("drafted", "accepted"), numbers.to_numpy().reshape(-1, 2).T, strict=True):
         columns[f"{name}_per_round"] = pa.ListArray.from_arrays(ends, np.ascontiguousarray(of_round))
         columns[f"{name}_tokens"] = np.diff(np.concatenate([[0], np.cumsum(of_round)])[ends])
+    columns |= _first_columns(by_name, numbers.to_numpy()[1::2], parents, n)
+    columns |= _phase_columns(found, parents, n) | _prefill_columns(found.field("prefill_energy"), parents, n)
     return {name: _as(name, values) for name, values in columns.items()}
+
+
+def _first_columns(
+    of: dict[str, pa.Array], accepted: npt.NDArray[np.int32], parents: _Integers, n: int
+) -> dict[str, Any]:
+    """What the first forward of each generation gave, as ``joulewise.table`` tells it."""
+    rounds = pc.list_value_length(of["rounds"]).to_numpy()
+    ends = _offsets(rounds)
+    output, wasted = (of[name].to_numpy() for name in ("output_tokens", "wasted_tokens"))
+    produced = rounds + np.diff(np.concatenate([[0], np.cumsum(accepted)])[ends])
+    joint = (rounds > 0) & (produced == output + wasted)
+    first = np.concatenate([accepted, [0]])[ends[:-1]]
+    return {
+        "generation_count": np.bincount(parents, minlength=n),
+        "first_tokens": _sums(parents, np.minimum(output, np.where(joint, first + 1, 1)), n),
+        "first_rounds": _sums(parents, joint, n),
+    }
+
+
+def _phase_columns(found: pa.StructArray, parents: _Integers, n: int) -> dict[str, Any]:
+    start_s, first_s = (_floats(found.field(name)) for name in ("start_s", "first_token_s"))
+    columns = {"prefill_s": _known_sums(parents, first_s - start_s, n)}
+    phases = found.field("phases_s")
+    there = phases.is_valid().to_numpy(zero_copy_only=False)
+    for phase in PHASES:
+        seconds = phases.field(phase)
+        _expect_not_negative(seconds)
+        known = np.where(there, np.nan_to_num(_floats(seconds)), np.nan)
+        columns[f"phase_{phase}_s"] = _known_sums(parents, known, n)
+    return columns
+
+
+def _prefill_columns(energies: pa.ListArray, parents: _Integers, n: int) -> dict[str, Any]:
+    parts = energies.flatten()
+    _expect(not parts.null_count)
+    joules = parts.field("energy_j")
+    _expect_not_negative(joules)
+    _expect_in(parts.field("component"), COMPONENTS[:-1])
+    owners = pc.list_parent_indices(energies).to_numpy()
+    columns = {}
+    for component in COMPONENTS[:-1]:
+        ours = pc.equal(parts.field("component"), component).to_numpy(zero_copy_only=False)
+        known = np.full(len(energies), np.nan)
+        known[owners[ours]] = _floats(joules)[ours]
+        columns[f"{component}_prefill_j"] = _known_sums(parents, known, n)
+    return columns
+
+
+def _floats(values: pa.Array) -> npt.NDArray[np.float64]:
+    return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _known_sums(parents: _Integers, values: npt.NDArray[np.float64], n: int) -> npt.NDArray[np.float64]:
+    """Sums by row; nan where nothing is summed, or something that is not known."""
+    sums: npt.NDArray[np.float64] = np.bincount(parents, weights=values, minlength=n).astype(np.float64)
+    sums[np.bincount(parents, minlength=n) == 0] = np.nan
+    return sums
 
 
 def _energy_columns(column: pa.ChunkedArray, n: int) -> dict[str, Any]:

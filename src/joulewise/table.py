@@ -15,8 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from joulewise.energy.reading import Z95
+from joulewise.engines.engine import PHASES
 from joulewise.errors import EnvironmentFault
-from joulewise.records import Check, Trial
+from joulewise.records import Check, GenerationRecord, Trial
 
 if TYPE_CHECKING:
     import pandas
@@ -64,6 +65,11 @@ SCHEMA = pa.schema(
         ("accepted_tokens", pa.int64()),
         ("accepted_per_round", pa.list_(pa.int32())),
         ("drafted_per_round", pa.list_(pa.int32())),
+        ("generation_count", pa.int64()),
+        ("first_tokens", pa.int64()),
+        ("first_rounds", pa.int64()),
+        ("prefill_s", pa.float64()),
+        *((f"phase_{phase}_s", pa.float64()) for phase in PHASES),
         ("score", pa.float64()),
         ("correct", pa.bool_()),
         ("extracted", pa.string()),
@@ -80,6 +86,7 @@ SCHEMA = pa.schema(
         ("check_line", pa.int64()),
     ]
     + [(f"{c}_{name}", kind) for c in COMPONENTS for name, kind in _ENERGY_FIELDS]
+    + [(f"{c}_prefill_j", pa.float64()) for c in COMPONENTS]
 )
 """Columns of a run's table. ``<component>_provenance`` is null where the machine has no such component (no GPU) and
 ``unknown`` where it has one that could not be read; ``<component>_energy_j`` is null in both cases. Uncertainties
@@ -87,6 +94,10 @@ SCHEMA = pa.schema(
 ``start_s`` and ``end_s`` are on the monotonic clock of the run's timeline.
 ``ledger_line`` and ``check_line`` are the numbers (from 1) of the Trial's and its verdict's line in ``ledger.jsonl``.
 ``output_hash`` holds the hashes of a Trial's generations, joined by ``+``.
+``first_tokens`` are the output tokens that the generations' first forwards gave: one each, or what the first round
+kept where the prefill is part of that round (as in the engine ``transformers``), which ``first_rounds`` counts.
+``prefill_s`` and ``<component>_prefill_j`` go up to the first token. They, and ``phase_<phase>_s`` (``PHASES``), are
+sums over a Trial's generations, null where one of these does not tell.
 """
 
 
@@ -205,13 +216,55 @@ def _row(number: int, trial: Trial, rounds: list[int]) -> tuple[Any, ...]:
         sum([g.wasted_tokens for g in generations]),
         "+".join([g.output_hash for g in generations]) or None,
         sum([len(g.rounds) for g in generations]),
+        len(generations),
+        *_first(generations),
+        _sum([None if g.first_token_s is None else g.first_token_s - g.start_s for g in generations]),
+        *_phases(generations),
+        *_prefills(generations),
         *gpu,
         *cpu,
         *dram,
     )
 
 
-_OTHERS = ("prompt_tokens", "output_tokens", "wasted_tokens", "output_hash", "rounds")
+def _first(generations: Sequence[GenerationRecord]) -> tuple[int, int]:
+    """Tokens of the first forwards, and rounds that these were part of.
+
+    A generation puts out ``accepted + 1`` tokens a round, and one more before them where its prefill stands alone.
+    """
+    tokens = rounds = 0
+    for g in generations:
+        joint = bool(g.rounds) and g.output_tokens + g.wasted_tokens == sum([a + 1 for _, a in g.rounds])
+        tokens += min(g.output_tokens, g.rounds[0][1] + 1 if joint else 1)
+        rounds += joint
+    return tokens, rounds
+
+
+def _sum(parts: Sequence[float | None]) -> float | None:
+    """None where nothing is summed, or something that is not known."""
+    known = [part for part in parts if part is not None]
+    return sum(known) if known and len(known) == len(parts) else None
+
+
+def _phases(generations: Sequence[GenerationRecord]) -> list[float | None]:
+    found = [g.phases_s for g in generations]
+    return [_sum([None if known is None else known.get(phase, 0.0) for known in found]) for phase in PHASES]
+
+
+def _prefills(generations: Sequence[GenerationRecord]) -> list[float | None]:
+    found: list[dict[str, float | None]] = [
+        {part.component: part.energy_j for part in g.prefill_energy or ()} for g in generations
+    ]
+    return [_sum([known.get(component) for known in found]) for component in COMPONENTS[:-1]]
+
+
+_PREFILLS = tuple(f"{component}_prefill_j" for component in COMPONENTS)
+_OTHERS = (
+    *("prompt_tokens", "output_tokens", "wasted_tokens", "output_hash", "rounds"),
+    *("generation_count", "first_tokens", "first_rounds", "prefill_s"),
+    *(f"phase_{phase}_s" for phase in PHASES),
+    *_PREFILLS[:-1],
+)
 
 
 def _batch(run: str, rows: Sequence[tuple[Any, ...]], rounds: Sequence[int]) -> pa.RecordBatch:
@@ -220,6 +273,8 @@ def _batch(run: str, rows: Sequence[tuple[Any, ...]], rounds: Sequence[int]) -> 
     values = list(zip(*rows, strict=True))
     columns: _Columns = dict(zip(names, values, strict=False))
     columns |= {"run": [run] * len(rows), **energy_columns(values[len(names) :])}
+    kinds = [columns[f"{component}_provenance"] for component in COMPONENTS[:-1]]
+    columns["total_prefill_j"] = prefill_total(kinds, [columns[name] for name in _PREFILLS[:-1]])
     ends = np.cumsum([0, *columns["rounds"]], dtype=np.int32)
     for name, of_round in zip(("drafted", "accepted"), np.array(rounds, dtype=np.int32).reshape(-1, 2).T, strict=True):
         columns[f"{name}_per_round"] = pa.ListArray.from_arrays(ends, np.ascontiguousarray(of_round))
@@ -268,6 +323,20 @@ def energy_columns(values: Sequence[Sequence[Any]]) -> _Columns:
     provenances[unknown] = "unknown"
     provenances[nothing] = None
     return columns | _component_columns("total", total, provenances)
+
+
+def prefill_total(kinds: Sequence[Any], prefills: Sequence[Any]) -> npt.NDArray[np.float64]:
+    """The prefills' joules of all components that are there; nan where one is not known, or where none is there.
+
+    Args:
+        kinds: each component's provenances, shape ``(Trials,)``; None where it is not there.
+        prefills: its prefills' joules, likewise.
+    """
+    there = np.array(kinds, dtype=object) != None  # noqa: E711 (element by element)
+    figures = np.array(prefills, dtype=np.float64)
+    total: npt.NDArray[np.float64] = np.where(there, figures, 0.0).sum(axis=0)
+    total[~there.any(axis=0)] = np.nan
+    return total
 
 
 def _component_columns(component: str, figures: npt.NDArray[np.float64], provenances: Any) -> _Columns:

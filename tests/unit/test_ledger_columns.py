@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from joulewise import ledger_columns
 from joulewise.energy.reading import Energy
+from joulewise.engines.engine import PHASES
 from joulewise.errors import UserError
 from joulewise.ledger import LEDGER, load, read_ledger
 from joulewise.ledger_columns import quick_rows
@@ -40,15 +41,17 @@ def _energy(name):
 generations = st.builds(
     GenerationRecord,
     prompt_tokens=st.integers(0, 500),
-    output_tokens=st.integers(0, 500),
+    output_tokens=st.integers(0, 9) | st.integers(0, 500),
     wasted_tokens=st.integers(0, 5),
     finish_reason=st.just("eos"),
     start_s=st.just(0.0),
     end_s=st.just(1.0),
-    first_token_s=st.none(),
-    rounds=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=3).map(tuple),
+    first_token_s=st.none() | st.floats(0.0, 1.0),
+    rounds=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3) | st.integers(0, 20)), max_size=3).map(tuple),
     output_hash=st.sampled_from(["00ff", "ab12"]),
     text=st.none() | st.text(max_size=5),
+    phases_s=st.none() | st.dictionaries(st.sampled_from(PHASES), st.floats(0.0, 9.0)),
+    prefill_energy=st.none() | energies,
 )
 
 
@@ -219,6 +222,10 @@ BELOW_NOTHING = {
     "generations.0.rounds.0.0": {"generations": [GENERATION | {"rounds": [[-2, 1]]}]},
     "generations.0.rounds.0.1": {"generations": [GENERATION | {"rounds": [[2, -1]]}]},
     "generations.0.end_s": {"generations": [GENERATION | {"end_s": 0.5}]},
+    "generations.0.phases_s.draft": {"generations": [GENERATION | {"phases_s": {"draft": -1.0}}]},
+    "generations.0.prefill_energy.0.energy_j": {
+        "generations": [GENERATION | {"prefill_energy": [ENERGY | {"energy_j": -1.0}]}]
+    },
     "end_s": {"end_s": 0.5},
 }
 
