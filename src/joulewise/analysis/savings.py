@@ -9,31 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from joulewise.analysis.cells import (
-    VANILLA,
-    Cell,
-    CellKey,
-    dense,
-    exact_sum,
-    nothing_to_divide,
-    parts_of,
-    sum_by_unit,
-    why_no_energy,
-)
-from joulewise.analysis.intervals import (
-    Floats,
-    Quantity,
-    joint_provenance,
-    positive_quantity,
-    resample,
-    unknown_quantity,
-)
+from joulewise.analysis.cells import VANILLA, Cell, CellKey, exact_sum, nothing_to_divide, parts_of, why_no_energy
+from joulewise.analysis.intervals import Quantity, joint_provenance, positive_quantity, unknown_quantity
+from joulewise.analysis.pairs import Pairs
 from joulewise.energy.reading import ComponentName, Provenance
 
 Verdict = Literal["saves energy", "costs energy", "faster", "slower", "cannot tell"]
@@ -95,7 +77,7 @@ def saving(vanilla: Cell | None, method: Cell) -> Saving:
         return _nothing(method, "no vanilla Trial succeeded")
     if not method.rows.num_rows:
         return _nothing(method, "no Trial of this decoding succeeded")
-    pairs = _Pairs.of(vanilla, method)
+    pairs = Pairs.of(vanilla, method)
     return Saving(method.key, _time(pairs), _energy(pairs, "gpu"), _energy(pairs, "total"), _power(pairs))
 
 
@@ -104,72 +86,7 @@ def _nothing(method: Cell, reason: str) -> Saving:
     return Saving(method.key, gamma, gamma, gamma, gamma.ratio)
 
 
-_RESAMPLED = ("duration_s", "output_tokens", "gpu_energy_j", "total_energy_j")
-
-
-@dataclass(frozen=True, eq=False)
-class _Pairs:
-    """Trials of the same question and repeat, ok in both cells.
-
-    Args:
-        ours, theirs: row numbers of the pairs in the method's and in vanilla's ok Trials.
-        codes: each pair's question, numbered from 0 to ``n``.
-        n: number of questions.
-        tried: number of questions that either cell tried.
-    """
-
-    vanilla: Cell
-    method: Cell
-    theirs: npt.NDArray[np.intp]
-    ours: npt.NDArray[np.intp]
-    codes: npt.NDArray[np.intp]
-    n: int
-    tried: int
-
-    @classmethod
-    def of(cls, vanilla: Cell, method: Cell) -> _Pairs:
-        repeats = [cell.numbers("repeat").astype(np.int64) for cell in (vanilla, method)]
-        most = max(int(r.max()) for r in repeats) + 1
-        keys = [cell.questions * most + r for cell, r in zip((vanilla, method), repeats, strict=True)]
-        both, theirs, ours = np.intersect1d(keys[0], keys[1], return_indices=True)
-        tried = [numbers for cell in (vanilla, method) for numbers in (cell.questions, cell.failed_questions)]
-        return cls(vanilla, method, theirs, ours, *dense(both // most), len(np.unique(np.concatenate(tried))))
-
-    def column(self, name: str) -> tuple[Floats, Floats]:
-        """A numeric column of both cells, pair by pair: vanilla's, the method's."""
-        return self.vanilla.numbers(name)[self.theirs], self.method.numbers(name)[self.ours]
-
-    @cached_property
-    def again(self) -> dict[str, tuple[Floats, Floats]]:
-        """Sums over bootstrap samples of the questions of the columns in ``_RESAMPLED`` that are known throughout."""
-        columns = {name: self.column(name) for name in _RESAMPLED}
-        known = {name: both for name, both in columns.items() if not np.isnan(both).any()}
-        sums = resample(sum_by_unit(self.codes, self.n, *(column for both in known.values() for column in both)))
-        return {name: (sums[:, 2 * i], sums[:, 2 * i + 1]) for i, name in enumerate(known)}
-
-    def with_energy(self, component: ComponentName) -> _Pairs:
-        """The pairs whose joules are known on both sides."""
-        theirs, ours = self.column(f"{component}_energy_j")
-        keep = ~np.isnan(theirs) & ~np.isnan(ours)
-        if keep.all():
-            return self
-        return _Pairs(
-            self.vanilla, self.method, self.theirs[keep], self.ours[keep], *dense(self.codes[keep]), self.tried
-        )
-
-    @property
-    def dropped(self) -> int:
-        """Questions that were tried and are in no pair."""
-        return self.tried - self.n
-
-    def provenances(self, component: str) -> set[str | None]:
-        """The provenances of a component's joules, over both Trials of every pair."""
-        name = f"{component}_provenance"
-        theirs, ours = self.vanilla.rows[name].take(self.theirs), self.method.rows[name].take(self.ours)
-        return {*theirs.unique().to_pylist(), *ours.unique().to_pylist()}
-
-
-def _time(pairs: _Pairs) -> Gamma:
+def _time(pairs: Pairs) -> Gamma:
     if not pairs.n:
         return Gamma(
             unknown_quantity("vanilla and this decoding have no answered question in common"), None, pairs.dropped
@@ -178,8 +95,8 @@ def _time(pairs: _Pairs) -> Gamma:
     return Gamma(ratio, _verdict(ratio, "faster", "slower"), pairs.dropped)
 
 
-def _energy(pairs: _Pairs, component: ComponentName) -> Gamma:
-    known = pairs.with_energy(component)
+def _energy(pairs: Pairs, component: ComponentName) -> Gamma:
+    known = pairs.with_known(f"{component}_energy_j")
     if not known.n:
         return Gamma(unknown_quantity(_why_unknown(pairs, component)), None, known.dropped)
     provenance = joint_provenance(known.provenances(component))
@@ -188,16 +105,16 @@ def _energy(pairs: _Pairs, component: ComponentName) -> Gamma:
     return Gamma(ratio, verdict, known.dropped)
 
 
-def _power(pairs: _Pairs) -> Quantity:
+def _power(pairs: Pairs) -> Quantity:
     """gamma_t / gamma_GPU^e = (t_v / E_v) / (t_m / E_m) over the pairs with known GPU joules: the tokens cancel."""
-    known = pairs.with_energy("gpu")
+    known = pairs.with_known("gpu_energy_j")
     if not known.n:
         return unknown_quantity(_why_unknown(pairs, "gpu"))
     provenance = joint_provenance(known.provenances("gpu"))
     return _ratio(known, "duration_s", "gpu_energy_j", provenance, _common(known, "gpu"))
 
 
-def _ratio(pairs: _Pairs, above: str, below: str, provenance: Provenance, common: float = 0.0) -> Quantity:
+def _ratio(pairs: Pairs, above: str, below: str, provenance: Provenance, common: float = 0.0) -> Quantity:
     """(sum of vanilla's ``above`` / sum of its ``below``) over the same of the method, with its interval."""
     columns = (*pairs.column(above), *pairs.column(below))
     above_v, above_m, below_v, below_m = (exact_sum(column) for column in columns)
@@ -217,7 +134,7 @@ def _ratio(pairs: _Pairs, above: str, below: str, provenance: Provenance, common
     )
 
 
-def _common(pairs: _Pairs, component: ComponentName) -> float:
+def _common(pairs: Pairs, component: ComponentName) -> float:
     """What the meter's common errors can do to ln gamma: one standard uncertainty.
 
     With d ln gamma = dE_v / E_v - dE_m / E_m, and each part's gain and offset errors (g and o) the same in all Trials
@@ -246,7 +163,7 @@ def _verdict(ratio: Quantity, above: Verdict, below: Verdict) -> Verdict | None:
     return "cannot tell"
 
 
-def _why_unknown(pairs: _Pairs, component: ComponentName) -> str:
+def _why_unknown(pairs: Pairs, component: ComponentName) -> str:
     if not pairs.n:
         return "vanilla and this decoding have no answered question in common"
     return why_no_energy(component, pairs.provenances(component))
