@@ -152,26 +152,9 @@ def _generation_columns(column: pa.ChunkedArray, n: int) -> dict[str, Any]:
     for name, of_round in zip(("drafted", "accepted"), numbers.to_numpy().reshape(-1, 2).T, strict=True):
         columns[f"{name}_per_round"] = pa.ListArray.from_arrays(ends, np.ascontiguousarray(of_round))
         columns[f"{name}_tokens"] = np.diff(np.concatenate([[0], np.cumsum(of_round)])[ends])
-    columns |= _first_columns(by_name, numbers.to_numpy()[1::2], parents, n)
+    columns["generation_count"] = np.bincount(parents, minlength=n)
     columns |= _phase_columns(found, parents, n) | _prefill_columns(found.field("prefill_energy"), parents, n)
     return {name: _as(name, values) for name, values in columns.items()}
-
-
-def _first_columns(
-    of: dict[str, pa.Array], accepted: npt.NDArray[np.int32], parents: _Integers, n: int
-) -> dict[str, Any]:
-    """What the first forward of each generation gave, as ``joulewise.table`` tells it."""
-    rounds = pc.list_value_length(of["rounds"]).to_numpy()
-    ends = _offsets(rounds)
-    output, wasted = (of[name].to_numpy() for name in ("output_tokens", "wasted_tokens"))
-    produced = rounds + np.diff(np.concatenate([[0], np.cumsum(accepted)])[ends])
-    joint = (rounds > 0) & (produced == output + wasted)
-    first = np.concatenate([accepted, [0]])[ends[:-1]]
-    return {
-        "generation_count": np.bincount(parents, minlength=n),
-        "first_tokens": _sums(parents, np.minimum(output, np.where(joint, first + 1, 1)), n),
-        "first_rounds": _sums(parents, joint, n),
-    }
 
 
 def _phase_columns(found: pa.StructArray, parents: _Integers, n: int) -> dict[str, Any]:

@@ -66,8 +66,6 @@ SCHEMA = pa.schema(
         ("accepted_per_round", pa.list_(pa.int32())),
         ("drafted_per_round", pa.list_(pa.int32())),
         ("generation_count", pa.int64()),
-        ("first_tokens", pa.int64()),
-        ("first_rounds", pa.int64()),
         ("prefill_s", pa.float64()),
         *((f"phase_{phase}_s", pa.float64()) for phase in PHASES),
         ("score", pa.float64()),
@@ -94,8 +92,6 @@ SCHEMA = pa.schema(
 ``start_s`` and ``end_s`` are on the monotonic clock of the run's timeline.
 ``ledger_line`` and ``check_line`` are the numbers (from 1) of the Trial's and its verdict's line in ``ledger.jsonl``.
 ``output_hash`` holds the hashes of a Trial's generations, joined by ``+``.
-``first_tokens`` are the output tokens that the generations' first forwards gave: one each, or what the first round
-kept where the prefill is part of that round (as in the engine ``transformers``), which ``first_rounds`` counts.
 ``prefill_s`` and ``<component>_prefill_j`` go up to the first token. They, and ``phase_<phase>_s`` (``PHASES``), are
 sums over a Trial's generations, null where one of these does not tell.
 """
@@ -217,7 +213,6 @@ def _row(number: int, trial: Trial, rounds: list[int]) -> tuple[Any, ...]:
         "+".join([g.output_hash for g in generations]) or None,
         sum([len(g.rounds) for g in generations]),
         len(generations),
-        *_first(generations),
         _sum([None if g.first_token_s is None else g.first_token_s - g.start_s for g in generations]),
         *_phases(generations),
         *_prefills(generations),
@@ -225,19 +220,6 @@ def _row(number: int, trial: Trial, rounds: list[int]) -> tuple[Any, ...]:
         *cpu,
         *dram,
     )
-
-
-def _first(generations: Sequence[GenerationRecord]) -> tuple[int, int]:
-    """Tokens of the first forwards, and rounds that these were part of.
-
-    A generation puts out ``accepted + 1`` tokens a round, and one more before them where its prefill stands alone.
-    """
-    tokens = rounds = 0
-    for g in generations:
-        joint = bool(g.rounds) and g.output_tokens + g.wasted_tokens == sum([a + 1 for _, a in g.rounds])
-        tokens += min(g.output_tokens, g.rounds[0][1] + 1 if joint else 1)
-        rounds += joint
-    return tokens, rounds
 
 
 def _sum(parts: Sequence[float | None]) -> float | None:
@@ -261,7 +243,7 @@ def _prefills(generations: Sequence[GenerationRecord]) -> list[float | None]:
 _PREFILLS = tuple(f"{component}_prefill_j" for component in COMPONENTS)
 _OTHERS = (
     *("prompt_tokens", "output_tokens", "wasted_tokens", "output_hash", "rounds"),
-    *("generation_count", "first_tokens", "first_rounds", "prefill_s"),
+    *("generation_count", "prefill_s"),
     *(f"phase_{phase}_s" for phase in PHASES),
     *_PREFILLS[:-1],
 )

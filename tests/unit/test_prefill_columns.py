@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from joulewise.engines.engine import PHASES
 from joulewise.records import EnergyRecord, GenerationRecord, Trial
 from joulewise.table import rows_to_arrow
@@ -57,27 +55,11 @@ def energy(joules: dict[str, float | None]) -> tuple[EnergyRecord, ...]:
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "tokens", "rounds"),
-    [
-        ({}, 1, 0),
-        ({"rounds": ((5, 3), (5, 3))}, 4, 1),  # 4 + 4 tokens: the prefill is in the first round
-        ({"rounds": ((5, 3), (5, 2))}, 1, 0),  # 1 + 4 + 3: it stands alone
-        ({"rounds": ((5, 5), (5, 2)), "wasted_tokens": 1}, 6, 1),
-        ({"rounds": ((5, 5), (5, 2)), "wasted_tokens": 2}, 1, 0),
-        ({"rounds": ((5, 5),), "output_tokens": 2, "wasted_tokens": 4}, 2, 1),  # the text ended within it
-        ({"output_tokens": 0}, 0, 0),
-    ],
-)
-def test_tokens_and_rounds_of_the_first_forward(changes: dict[str, Any], tokens: int, rounds: int) -> None:
-    found = row(generation(**changes), generation())
-    assert (found["generation_count"], found["first_tokens"], found["first_rounds"]) == (2, tokens + 1, rounds)
-
-
 def test_prefills_add_up_over_generations() -> None:
     parts = energy({"gpu": 3.0, "cpu": 1.0})
     found = row(generation(prefill_energy=parts), generation(prefill_energy=parts, first_token_s=1.25))
     assert (found["prefill_s"], found["gpu_prefill_j"], found["total_prefill_j"]) == (0.75, 6.0, 8.0)
+    assert found["generation_count"] == 2
     assert found["dram_prefill_j"] is None
 
 
