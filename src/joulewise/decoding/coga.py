@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from joulewise.decoding.spec import Decoding
+from joulewise.decoding.spec import CanBeSynthetic
 
 
-class CoGA(Decoding):
+class CoGA(CanBeSynthetic):
     """A draft model proposes exactly ``tokens`` tokens every round (fewer only at the length limit).
 
     Paper 1's CoGA-x: constant draft length, no confidence stop.
@@ -17,6 +17,8 @@ class CoGA(Decoding):
     Args:
         tokens: draft tokens a round.
         draft: the draft model: a hub name, a folder, or ``first-layers:N`` of the target; None takes the engine's.
+        synthetic_acceptance: accept by lot: the rate of each token given the one before it, or a list of the shares of
+            rounds in which the first, second, ... token is accepted. The text is then meaningless (engine ``native``).
     """
 
     needs_draft: ClassVar[bool] = True
@@ -27,4 +29,9 @@ class CoGA(Decoding):
 
     @property
     def label(self) -> str:
-        return f"coga-{self.tokens}"
+        return f"coga-{self.tokens}{self._synthetic_label}"
+
+    @property
+    def path_tokens(self) -> int:
+        """The whole chain."""
+        return self.tokens

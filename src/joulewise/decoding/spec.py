@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class Decoding(BaseModel):
     """Base of all decodings. A subclass has a literal ``kind`` and its parameters.
 
-    ``lossless`` says whether greedy output must equal vanilla's (design, rule 4); ``needs_draft`` whether a draft model
-    takes part.
+    ``needs_draft`` says whether a draft model takes part, ``needs_head`` whether a head on the target does.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    lossless: ClassVar[bool] = True
     needs_draft: ClassVar[bool] = False
+    needs_head: ClassVar[bool] = False
 
     kind: str
     draft: str | None = None
@@ -26,3 +27,59 @@ class Decoding(BaseModel):
     def label(self) -> str:
         """Short unique name within a grid, such as ``coga-5``."""
         return self.kind
+
+    @property
+    def lossless(self) -> bool:
+        """Whether greedy output must equal vanilla's (design, rule 4)."""
+        return True
+
+    @property
+    def synthetic(self) -> tuple[float, ...] | None:
+        """In which share of rounds the first, second, ... token of a path is accepted by lot; None: by merit."""
+        return None
+
+
+class CanBeSynthetic(Decoding):
+    """A decoding whose drafts may be accepted by lot instead of by merit.
+
+    The text is then meaningless and the answers run to their limit, but the work is real: joules against acceptance can
+    be measured on any model's shape, before a draft model or a head is trained.
+    """
+
+    synthetic_acceptance: Share | tuple[Share, ...] | None = None
+
+    @field_validator("synthetic_acceptance")
+    @classmethod
+    def _never_rising(cls, rates: float | tuple[float, ...] | None) -> float | tuple[float, ...] | None:
+        if isinstance(rates, tuple) and (not rates or list(rates) != sorted(rates, reverse=True)):
+            raise ValueError(
+                "a token is accepted only where the one before it is: give shares of rounds that never rise, such as "
+                "[0.8, 0.6, 0.5]"
+            )
+        return rates
+
+    @property
+    def path_tokens(self) -> int:
+        """The most tokens of a path that can be accepted in a round."""
+        raise NotImplementedError
+
+    @property
+    def lossless(self) -> bool:
+        """Not where acceptance is by lot."""
+        return self.synthetic_acceptance is None
+
+    @property
+    def synthetic(self) -> tuple[float, ...] | None:
+        """As given; a single rate is that of each token, given the one before it."""
+        rates = self.synthetic_acceptance
+        if isinstance(rates, float | int):
+            return tuple(rates ** (i + 1) for i in range(self.path_tokens))
+        return rates
+
+    @property
+    def _synthetic_label(self) -> str:
+        rates = self.synthetic_acceptance
+        if rates is None:
+            return ""
+        shown = f"{rates:g}" if isinstance(rates, float | int) else "-".join(f"{r:g}" for r in rates)
+        return f"-synthetic-{shown}"

@@ -7,7 +7,10 @@ from importlib import import_module
 from joulewise.engines.engine import Engine
 from joulewise.engines.spec import EngineSpec
 
-ENGINES: dict[str, str] = {"transformers": "joulewise.engines.transformers:TransformersEngine"}
+ENGINES: dict[str, str] = {
+    "transformers": "joulewise.engines.transformers:TransformersEngine",
+    "native": "joulewise.engines.native:NativeEngine",
+}
 """The registry: ``kind`` in a plan -> ``module:callable`` that takes the spec. One file, one line each."""
 
 

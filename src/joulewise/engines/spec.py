@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Quantisation = Literal["none", "nf4", "int8", "gptq"]
+HeadKind = Literal["medusa", "eagle2", "eagle3"]
 
 
-class TransformersSpec(BaseModel):
+class ModelSpec(BaseModel):
+    """What every engine that loads a model itself is told; its subclasses say what each field is."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: str
+    model: str = "default"
+    draft: str | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    quantisation: Quantisation = "none"
+    draft_quantisation: Quantisation = "none"
+    device: str
+    name: str | None = None
+    revision: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Short name within a grid: the given one, or the last part of the model's name, the quantisations (such as
+        ``-nf4`` and ``+int8-draft``) and the engine's kind.
+        """
+        if self.name:
+            return self.name
+        target = "" if self.quantisation == "none" else f"-{self.quantisation}"
+        draft = "" if self.draft_quantisation == "none" else f"+{self.draft_quantisation}-draft"
+        return f"{self.model.rstrip('/').rsplit('/', 1)[-1]}{target}{draft}@{self.kind}"
+
+
+class TransformersSpec(ModelSpec):
     """Hugging Face Transformers' own ``generate`` over one target model.
 
     Args:
@@ -27,29 +55,30 @@ class TransformersSpec(BaseModel):
         revision: the target's revision on the hub.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     kind: Literal["transformers"] = "transformers"
-    model: str = "default"
-    draft: str | None = None
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    quantisation: Quantisation = "none"
-    draft_quantisation: Quantisation = "none"
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda|cuda:\d+|balanced)$")
-    name: str | None = None
-    revision: str | None = None
-
-    @property
-    def label(self) -> str:
-        """Short name within a grid: the given one, or the last part of the model's name, the quantisations (such as
-        ``-nf4`` and ``+int8-draft``) and the engine's kind.
-        """
-        if self.name:
-            return self.name
-        target = "" if self.quantisation == "none" else f"-{self.quantisation}"
-        draft = "" if self.draft_quantisation == "none" else f"+{self.draft_quantisation}-draft"
-        return f"{self.model.rstrip('/').rsplit('/', 1)[-1]}{target}{draft}@transformers"
 
 
-EngineSpec = TransformersSpec
-"""The union of all engine specs (one member so far)."""
+class NativeSpec(ModelSpec):
+    """Joulewise's own decoding loop over Transformers' modules: every decoding, one target model on one device.
+
+    Args:
+        model: as for ``transformers``; a causal model that is a plain stack of attention layers.
+        draft: as for ``transformers``; it must share the target's tokenizer.
+        heads: of the decodings that need one and name none: a hub name, a folder or a file by kind (``medusa``,
+            ``eagle2``, ``eagle3``).
+        dtype: as for ``transformers``.
+        quantisation: as for ``transformers``.
+        draft_quantisation: as for ``transformers``.
+        device: ``auto`` is the GPU where there is one.
+        name: label in tables; None takes the model's name and the quantisations.
+        revision: the target's revision on the hub.
+    """
+
+    kind: Literal["native"] = "native"
+    heads: dict[HeadKind, str] = {}
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda|cuda:\d+)$")
+
+
+EngineSpec = Annotated[TransformersSpec | NativeSpec, Field(discriminator="kind")]
+"""The union of all engine specs."""

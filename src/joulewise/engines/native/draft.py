@@ -1,4 +1,4 @@
-"""Draft and Drafter: the one seam between a strategy and the loop. Every draft is a tree; a chain is the special case."""
+"""Draft and Drafter: the one seam between a strategy and the loop. Every draft is a tree; a chain is a special case."""
 
 from __future__ import annotations
 

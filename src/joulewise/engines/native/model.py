@@ -70,6 +70,12 @@ class DecoderModel:
         """The text model's configuration."""
         return self.model.config.get_text_config(decoder=True)
 
+    @property
+    def window(self) -> int | None:
+        """The fewest tokens back that a layer sees; None where all see everything."""
+        windows = [getattr(m, "sliding_window", None) for m in self.decoder.modules()]
+        return min((w for w in windows if isinstance(w, int)), default=None)
+
     def new_cache(self, capacity: int) -> KV:
         """An empty cache for so many tokens."""
         config = self.config
@@ -77,7 +83,9 @@ class DecoderModel:
         kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         return KV(config.num_hidden_layers, kv_heads, head_dim, capacity, self.model.dtype, self.device)
 
-    def forward(self, cache: KV, tokens: Tensor, start: int, mask: Tensor | None, positions: Tensor | None = None) -> Hidden:
+    def forward(
+        self, cache: KV, tokens: Tensor, start: int, mask: Tensor | None, positions: Tensor | None = None
+    ) -> Hidden:
         """One forward over W tokens, which go to the slots from ``start`` on.
 
         Args:
@@ -133,7 +141,10 @@ class DecoderModel:
             self.config._attn_implementation = NAME
             cache = self.new_cache(_PROBE_TOKENS)
             try:
-                parts = [self.forward(cache, tokens[:-4], 0, None), self.forward(cache, tokens[-4:], _PROBE_TOKENS - 4, None)]
+                parts = [
+                    self.forward(cache, tokens[:-4], 0, None),
+                    self.forward(cache, tokens[-4:], _PROBE_TOKENS - 4, None),
+                ]
                 found = torch.cat([self.logits(part) for part in parts])
             except (NotImplementedError, AttributeError, TypeError, RuntimeError, IndexError) as error:
                 raise UserError(refusal.format(f"its attention cannot take our mask or cache ({error})")) from error

@@ -64,11 +64,25 @@ def walk(tree: Tree, tokens: Tensor, drawn: Tensor) -> Tensor:
         drawn: what the target drew at every node, shape ``(W,)``.
 
     Returns:
-        The node where the walk ends, shape ``(1,)``. Its ancestors were accepted, and what was drawn there is the bonus.
+        The node where the walk ends, shape ``(1,)``: its ancestors were accepted, what was drawn there is the bonus.
     """
-    matched = torch.cat((tokens.new_ones(1, dtype=torch.bool), tokens == drawn[tree.parents[1:]]))
-    accepted = ~(tree.ancestors & ~matched).any(dim=1)
-    return torch.where(accepted, tree.depths, -1).argmax(dim=0, keepdim=True)
+    return deepest(tree, tokens == drawn[tree.parents[1:]])
+
+
+def deepest(tree: Tree, agreed: Tensor, scores: Tensor | None = None) -> Tensor:
+    """The end of the longest path from the root on which all nodes are agreed to, shape ``(1,)``.
+
+    Args:
+        tree: the draft's.
+        agreed: of the nodes below the root, shape ``(W - 1,)``.
+        scores: of all nodes, shape ``(W,)``; of several longest paths the largest sum wins. None: the first path.
+    """
+    agreed = torch.cat((agreed.new_ones(1), agreed))
+    depths = torch.where((tree.ancestors & ~agreed).any(dim=1), -1, tree.depths)
+    if scores is None:
+        return depths.argmax(dim=0, keepdim=True)
+    sums = torch.where(tree.ancestors, scores, 0.0).sum(dim=1)
+    return torch.where(depths == depths.max(), sums, -torch.inf).argmax(dim=0, keepdim=True)
 
 
 def path(tree: Tree, last: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ they are rejected.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -38,29 +38,34 @@ class Step:
 
 PLAIN = Step(0, 0)
 
+Reader = Callable[[Loaded, Any, Sequence[int], int, Iterable[Step]], Any]
+"""Takes what ``next_logits`` takes, and gives what it gives."""
+
 
 def explain_difference(
     target: Loaded,
     prompt: Any,
     reference: Sequence[int],
     output: Sequence[int],
-    width: int,
+    widths: Sequence[int],
     rounds: Sequence[Step],
+    read: Reader | None = None,
 ) -> LosslessCheck:
     """The verdict on two different outputs.
 
     ``gap`` is the difference between the target's logits of vanilla's token and of the other one (its two best, as a
     rule) where the outputs part, as vanilla sees it: the prompt in one forward, then one token at a time. ``control``
     is the largest change of that difference when the target alone reads the same tokens in other widths: all in one
-    forward, ``width`` at a time, and in the very forwards of the rounds.
+    forward, so many at a time as ``widths`` say, and in the very forwards of the rounds.
 
     Args:
         target: the model.
         prompt: token ids, shape ``(1, tokens)``.
         reference: vanilla's output tokens.
         output: the other decoding's.
-        width: the most tokens of one verification forward (drafted tokens and one more).
+        widths: of forwards; that of a verification forward (drafted tokens and one more) among them.
         rounds: those that gave ``output``, with what they drafted; empty if not known.
+        read: how the target reads; None is ``next_logits``.
     """
     pairs = enumerate(zip(reference, output, strict=False))
     index = next((i for i, (a, b) in pairs if a != b), None)
@@ -69,12 +74,13 @@ def explain_difference(
         return LosslessCheck("different", shorter, note="one output ends where the other goes on")
     ids = prompt.to(target.model.device)
     ours, theirs = reference[index], output[index]
-    others: list[Iterable[Step]] = [[Step(index, index)], repeat(Step(width - 1, width - 1))]
+    read = read or next_logits
+    others: list[Iterable[Step]] = [[Step(index, index)], *(repeat(Step(width - 1, width - 1)) for width in widths)]
     if rounds:
         others.append(rounds)
     with quiet(), torch.inference_mode():
-        logits = next_logits(target, ids, reference, index, repeat(PLAIN))
-        changed = [next_logits(target, ids, output, index, way) for way in others]
+        logits = read(target, ids, reference, index, repeat(PLAIN))
+        changed = [read(target, ids, output, index, way) for way in others]
     gap = float(logits[ours] - logits[theirs])
     control = max(abs(float(o[ours] - o[theirs]) - gap) for o in changed)
     better = int((logits > logits[theirs]).sum()) - int(gap > 0)

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import gc
 import json
-import re
 import time
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulewise.decoding import CoGA, DyGA, PromptLookup, Vanilla
 from joulewise.decoding.spec import Decoding
-from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Message, Request
+from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Request
 from joulewise.engines.spec import TransformersSpec
-from joulewise.engines.transformers.quantisation import libraries, parameters, require_packages
-from joulewise.errors import ContextLengthError, UserError
+from joulewise.engines.transformers.info import draft_fault, draft_name, engine_info
+from joulewise.engines.transformers.quantisation import require_packages
+from joulewise.errors import UserError
 
 if TYPE_CHECKING:
     from joulewise.engines.transformers.drafts import Draft
     from joulewise.engines.transformers.loading import Loaded
     from joulewise.engines.transformers.rounds import Proposal
-
-_LIBRARIES = ("transformers", "tokenizers", "accelerate", "safetensors")
 
 
 class TransformersEngine:
@@ -39,21 +36,11 @@ class TransformersEngine:
     def refuses(self, decoding: Decoding) -> str | None:
         """Why this engine cannot do ``decoding``; None if it can, as far as can be told before loading."""
         if not isinstance(decoding, Vanilla | CoGA | DyGA | PromptLookup):
-            return f"the engine `transformers` knows no decoding {decoding.kind}"
-        draft = self._draft_name(decoding)
-        if decoding.needs_draft and draft is None:
-            return (
-                f"{decoding.label} needs a draft model, and neither the decoding nor the engine {self._spec.label} "
-                "names one: set `draft` to a hub name, a folder or first-layers:N"
-            )
-        if draft and draft.startswith("first-layers:") and not re.fullmatch(r"first-layers:[1-9]\d*", draft):
-            return f"draft {draft!r} is not of the form first-layers:N with N from 1"
-        if draft and draft.startswith("first-layers:") and self._spec.draft_quantisation != "none":
-            return (
-                f"the draft {draft} shares the target's weights, which draft_quantisation: "
-                f"{self._spec.draft_quantisation} cannot change: leave that out, or name a model as the draft (the "
-                "target itself, say)"
-            )
+            return f"Transformers' own loop has no {decoding.kind}: the engine `native` has"
+        if decoding.synthetic is not None:
+            return "Transformers' own loop accepts by merit alone: synthetic_acceptance needs the engine `native`"
+        if reason := draft_fault(self._spec, decoding):
+            return reason
         if not isinstance(decoding, Vanilla) and self._target is not None and self._target.model._is_stateful:
             return f"{self._spec.model} keeps a state that cannot be rolled back, as {decoding.label} would need"
         if isinstance(decoding, PromptLookup) and self._encoder_decoder():
@@ -65,7 +52,6 @@ class TransformersEngine:
 
     def load(self, decodings: Sequence[Decoding]) -> EngineInfo:
         """Load the target and every draft that ``decodings`` need, each once."""
-        import torch
 
         from joulewise.engines.transformers.drafts import open_draft
         from joulewise.engines.transformers.loading import load
@@ -76,35 +62,15 @@ class TransformersEngine:
         for decoding in decodings:
             if reason := self.refuses(decoding):
                 raise UserError(f"{reason[0].upper()}{reason[1:]}.")
-            name = self._draft_name(decoding)
+            name = draft_name(self._spec, decoding)
             if name is None:
                 continue
             if name not in self._drafts:
                 self._drafts[name] = open_draft(name, target, spec.draft_quantisation)
             drafts[decoding.label] = self._drafts[name].note
-        model = target.model
-        versions = {"torch": torch.__version__} | {name: _version(name) for name in _LIBRARIES}
-        if torch.version.cuda:
-            versions["cuda"] = torch.version.cuda
-        for loaded in (target, *(draft.loaded for draft in self._drafts.values())):
-            versions |= libraries(loaded.quantisation)
-        return EngineInfo(
-            engine="transformers",
-            model=spec.model,
-            model_class=type(model).__name__,
-            parameters=parameters(model),
-            dtype=str(model.dtype).removeprefix("torch."),
-            devices=tuple(sorted({str(parameter.device) for parameter in model.parameters()})),
-            context_length=target.context_length,
-            versions=versions,
-            drafts=drafts,
-            notes=(
-                *target.notes,
-                f"attention: {model.config._attn_implementation}",
-                f"torch threads: {torch.get_num_threads()}",
-            ),
-            quantisation=target.quantisation,
-        )
+        others = [draft.loaded for draft in self._drafts.values()]
+        attention = f"attention: {target.model.config._attn_implementation}"
+        return engine_info(spec, target, others, drafts, (attention,))
 
     def generate(self, request: Request, decoding: Decoding) -> Generation:
         """Generate by one call of ``model.generate``; see ``Engine.generate``."""
@@ -116,6 +82,7 @@ class TransformersEngine:
 
         from joulewise.engines.transformers.calls import first_forward, generation_config, seeded, set_draft
         from joulewise.engines.transformers.loading import out_of_memory, quiet
+        from joulewise.engines.transformers.prompts import encode, require_context
         from joulewise.engines.transformers.rounds import count_rounds, recorded
 
         start_s = time.monotonic()
@@ -125,9 +92,9 @@ class TransformersEngine:
                 f"{decoding.label} cannot sample with the draft {draft.loaded.name}, which has another tokenizer: the "
                 "library would rewrite its head for good. Set temperature: 0, or take a draft of the target's family."
             )
-        prompt = self._encode(target, request.messages)
+        prompt = encode(target, request.messages)
         with quiet():  # decoding for a draft's tokenizer warns of clean-up that it leaves out
-            self._check_context(target, draft, prompt, request.max_new_tokens)
+            require_context(target, draft, prompt, request.max_new_tokens)
         if draft is not None:
             set_draft(draft.loaded, decoding)
         # Validation in the library wants the tokenizers where the models' rows differ, and only there.
@@ -189,13 +156,14 @@ class TransformersEngine:
         if tuple(reference) == tuple(output):
             return LosslessCheck("identical")
         from joulewise.engines.transformers.check import Step, explain_difference
+        from joulewise.engines.transformers.prompts import encode
 
         target, _ = self._ready(Vanilla())
         width = decoding.tokens + 1 if isinstance(decoding, CoGA | DyGA | PromptLookup) else 1
         again, proposals = self._generate(request, decoding)
         drafts = [proposal.draft.tolist() for proposal in proposals] if again.token_ids == tuple(output) else []
         rounds = [Step(draft, r.accepted) for draft, r in zip(drafts, again.rounds, strict=False)]
-        return explain_difference(target, self._encode(target, request.messages), reference, output, width, rounds)
+        return explain_difference(target, encode(target, request.messages), reference, output, [width], rounds)
 
     def close(self) -> None:
         """Free the device memory. Idempotent."""
@@ -209,9 +177,6 @@ class TransformersEngine:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _draft_name(self, decoding: Decoding) -> str | None:
-        return (decoding.draft or self._spec.draft) if decoding.needs_draft else None
-
     def _encoder_decoder(self) -> bool:
         if self._target is not None:
             return self._target.encoder_decoder
@@ -219,52 +184,12 @@ class TransformersEngine:
 
     def _ready(self, decoding: Decoding) -> tuple[Loaded, Draft | None]:
         """The target and the draft for ``decoding``."""
-        name = self._draft_name(decoding)
+        name = draft_name(self._spec, decoding)
         if self._target is None or (name is not None and name not in self._drafts):
             raise RuntimeError(f"load() was not called for {decoding.label}")
         if reason := self.refuses(decoding):
             raise UserError(f"{reason[0].upper()}{reason[1:]}.")
         return self._target, self._drafts[name] if name is not None else None
-
-    def _encode(self, target: Loaded, messages: Sequence[Message]) -> Any:
-        """The prompt's token ids, shape ``(1, tokens)``, on the CPU."""
-        tokenizer = target.tokenizer
-        if tokenizer.chat_template and not target.encoder_decoder:
-            from jinja2 import TemplateError
-
-            unfinished = messages[-1].role == "assistant"
-            try:
-                text = tokenizer.apply_chat_template(
-                    [{"role": m.role, "content": m.content} for m in messages],
-                    tokenize=False,
-                    add_generation_prompt=not unfinished,
-                    continue_final_message=unfinished,
-                )
-            except TemplateError as error:
-                roles = ", ".join(m.role for m in messages)
-                raise UserError(f"The chat template of {target.name} refuses the roles {roles}: {error}.") from error
-            ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
-        else:
-            text = "\n\n".join(m.content for m in messages)
-            ids = tokenizer(text, return_tensors="pt")["input_ids"]
-        if ids.shape[1] == 0:
-            raise UserError(f"The prompt has no tokens for {target.name}: ask something.")
-        return ids.long()
-
-    def _check_context(self, target: Loaded, draft: Draft | None, prompt: Any, new_tokens: int) -> None:
-        for model in (target,) if draft is None else (target, draft.loaded):
-            limit = model.context_length
-            tokens = prompt.shape[1]
-            if draft is not None and model is draft.loaded and not draft.same_tokenizer:
-                text = target.tokenizer.decode(prompt[0], skip_special_tokens=True)
-                tokens = len(model.tokenizer(text)["input_ids"])
-            # An encoder-decoder has its prompt and its output in two contexts of the same length.
-            needed = max(tokens, new_tokens + 1) if model.encoder_decoder else tokens + new_tokens
-            if limit is not None and needed > limit:
-                raise ContextLengthError(
-                    f"{tokens} prompt tokens and {new_tokens} new ones need {needed} positions, and {model.name} has "
-                    f"{limit}: shorten the question or lower max_new_tokens."
-                )
 
     def _synchronize(self) -> None:
         """Wait until every device that holds weights is done."""
@@ -291,10 +216,3 @@ def _states_encoder_decoder(model: str, revision: str | None) -> bool:
         return False
     config = json.loads(Path(file).read_text(encoding="utf-8"))
     return bool(config.get("is_encoder_decoder", False))
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "unknown"

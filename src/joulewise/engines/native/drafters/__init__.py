@@ -1,0 +1,90 @@
+"""Drafters: how each strategy proposes. One file each, and one line in the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from joulewise.decoding import CoGA, DyGA, Eagle2, Eagle3, Medusa, PromptLookup, Vanilla
+from joulewise.decoding.spec import Decoding
+from joulewise.engines.native.accept import Chooser
+from joulewise.engines.native.draft import Drafter
+from joulewise.engines.native.drafters.draft_model import Confidence, Constant, Heuristic, ModelDrafter
+from joulewise.engines.native.drafters.plain import Plain
+from joulewise.engines.native.drafters.prompt_lookup import PromptLookupDrafter
+from joulewise.engines.native.model import DecoderModel
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a drafter may be made of.
+
+    Args:
+        target: the model that verifies.
+        draft: the draft model, where the decoding needs one.
+        head: the head on the target, where the decoding needs one.
+        chooser: how tokens are drawn.
+        ends: the tokens that end an output.
+    """
+
+    target: DecoderModel
+    draft: DecoderModel | None
+    head: Any
+    chooser: Chooser
+    ends: Collection[int]
+
+    @property
+    def draft_model(self) -> DecoderModel:
+        """The draft model of a decoding that needs one."""
+        assert self.draft is not None
+        return self.draft
+
+    @property
+    def rows(self) -> int:
+        """Of the target's logits."""
+        return self.target.loaded.vocabulary_rows
+
+
+def _dyga(decoding: DyGA, parts: Parts) -> Drafter:
+    length: Constant = Confidence(decoding.tokens, decoding.threshold)
+    if decoding.rule == "heuristic":
+        length = Heuristic(decoding.tokens)
+    return ModelDrafter(parts.draft_model, length, parts.chooser, parts.rows)
+
+
+def _coga(decoding: CoGA, parts: Parts) -> Drafter:
+    return ModelDrafter(parts.draft_model, Constant(decoding.tokens), parts.chooser, parts.rows)
+
+
+def _prompt_lookup(decoding: PromptLookup, parts: Parts) -> Drafter:
+    return PromptLookupDrafter(decoding.tokens, decoding.max_ngram, parts.ends)
+
+
+def _medusa(decoding: Medusa, parts: Parts) -> Drafter:
+    from joulewise.engines.native.drafters.medusa import MedusaDrafter
+
+    return MedusaDrafter(parts.target, parts.head, decoding.tree)
+
+
+def _eagle(decoding: Eagle2 | Eagle3, parts: Parts) -> Drafter:
+    from joulewise.engines.native.drafters.eagle import EagleDrafter
+
+    return EagleDrafter(parts.target, parts.head, decoding.nodes, decoding.depth, decoding.top_k)
+
+
+DRAFTERS: dict[type[Decoding], Callable[[Any, Parts], Drafter]] = {
+    Vanilla: lambda _decoding, _parts: Plain(),
+    CoGA: _coga,
+    DyGA: _dyga,
+    PromptLookup: _prompt_lookup,
+    Medusa: _medusa,
+    Eagle2: _eagle,
+    Eagle3: _eagle,
+}
+"""The registry: a decoding -> what makes its drafter. A new drafter is one file and one line here."""
+
+
+def make_drafter(decoding: Decoding, parts: Parts) -> Drafter:
+    """The drafter of a decoding, fresh: nothing of an earlier prompt is in it."""
+    return DRAFTERS[type(decoding)](decoding, parts)

@@ -1,0 +1,197 @@
+"""NativeEngine: the requests of a plan through Joulewise's own loop."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from joulewise.decoding import Eagle2, Eagle3, Medusa, Vanilla
+from joulewise.decoding.spec import Decoding
+from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Request
+from joulewise.engines.native.accept import Chooser, Rule, match, synthetic, typical
+from joulewise.engines.native.check import reader
+from joulewise.engines.native.drafters import DRAFTERS, Parts, make_drafter
+from joulewise.engines.native.loop import decode
+from joulewise.engines.native.model import DecoderModel
+from joulewise.engines.spec import NativeSpec
+from joulewise.engines.transformers.check import explain_difference
+from joulewise.engines.transformers.info import draft_fault, draft_name, engine_info
+from joulewise.engines.transformers.quantisation import require_packages
+from joulewise.errors import ContextLengthError, UserError
+
+if TYPE_CHECKING:
+    from joulewise.engines.native.heads import Head
+    from joulewise.engines.transformers.drafts import Draft
+
+_CONTROL_WIDTHS = (2, 4, 8, 16, 32, 64)
+
+
+class NativeEngine:
+    """One target model, its drafts and heads, and one loop for all decodings. See ``Engine`` for the contract."""
+
+    def __init__(self, spec: NativeSpec) -> None:
+        require_packages(spec.quantisation, f"quantisation: {spec.quantisation}")
+        require_packages(spec.draft_quantisation, f"draft_quantisation: {spec.draft_quantisation}")
+        self._spec = spec
+        self._target: DecoderModel | None = None
+        self._drafts: dict[str, tuple[Draft, DecoderModel]] = {}
+        self._heads: dict[str, Head] = {}
+
+    def refuses(self, decoding: Decoding) -> str | None:
+        """Why this engine cannot do ``decoding``; None if it can, as far as can be told before loading."""
+        if type(decoding) not in DRAFTERS:
+            return f"the engine `native` knows no decoding {decoding.kind}"
+        if decoding.needs_head and self._head_name(decoding) is None:
+            return (
+                f"{decoding.label} needs a head, and neither the decoding nor the engine {self._spec.label} names one: "
+                f"set `head`, or `heads: {{{decoding.kind}: ...}}` of the engine, to a hub name, a folder or a file"
+            )
+        return draft_fault(self._spec, decoding)
+
+    def load(self, decodings: Sequence[Decoding]) -> EngineInfo:
+        """Load the target and every draft and head that ``decodings`` need, each once."""
+        from joulewise.engines.transformers.drafts import open_draft
+        from joulewise.engines.transformers.loading import load
+
+        spec = self._spec
+        for decoding in decodings:
+            if reason := self.refuses(decoding):
+                raise UserError(f"{reason[0].upper()}{reason[1:]}.")
+        loaded = load(spec.model, spec.revision, spec.dtype, spec.device, spec.quantisation)
+        heads = {name for d in decodings if (name := self._head_name(d)) is not None}
+        if heads:
+            from joulewise.engines.native.heads import open_head, taps_of
+        layers = int(loaded.model.config.get_text_config(decoder=True).num_hidden_layers)
+        self._target = target = DecoderModel(loaded, sorted({tap for name in heads for tap in taps_of(name, layers)}))
+        self._heads |= {name: open_head(name, target) for name in heads - self._heads.keys()}
+        notes = {}
+        for decoding in decodings:
+            if (head := self._head_name(decoding)) is not None:
+                notes[decoding.label] = self._heads[head].note
+            name = draft_name(spec, decoding)
+            if name is None:
+                continue
+            if name not in self._drafts:
+                draft = open_draft(name, loaded, spec.draft_quantisation)
+                if not draft.same_tokenizer:
+                    raise UserError(
+                        f"The draft {name} has another tokenizer than {loaded.name}, and the engine `native` does not "
+                        "translate: use the engine `transformers` for this pair, or a draft of the target's family."
+                    )
+                self._drafts[name] = draft, DecoderModel(draft.loaded)
+            notes[decoding.label] = self._drafts[name][0].note
+        others = [draft.loaded for draft, _ in self._drafts.values()]
+        return engine_info(spec, loaded, others, notes, ("attention: masked, on a preallocated cache",))
+
+    def generate(self, request: Request, decoding: Decoding) -> Generation:
+        """Generate by the native loop; see ``Engine.generate``."""
+        from joulewise.engines.transformers.loading import out_of_memory, quiet
+        from joulewise.engines.transformers.prompts import encode, require_context
+
+        start_s = time.monotonic()
+        target = self._ready(decoding)
+        loaded = target.loaded
+        name = draft_name(self._spec, decoding)
+        draft = self._drafts[name] if name is not None else None
+        prompt = encode(loaded, request.messages)
+        require_context(loaded, draft[0] if draft else None, prompt, request.max_new_tokens)
+        self._require_window(target, prompt.shape[1] + request.max_new_tokens)
+        by_lot = decoding.synthetic is not None
+        ends = () if request.ignore_eos or by_lot else loaded.eos_token_ids
+        chooser = Chooser.of(request.sampling, request.seed, target.device)
+        head = self._heads.get(self._head_name(decoding) or "")
+        try:
+            with quiet(), torch.inference_mode():
+                drafter = make_drafter(decoding, Parts(target, draft[1] if draft else None, head, chooser, ends))
+                decoded = decode(
+                    target,
+                    drafter,
+                    prompt[0].to(target.device),
+                    request.max_new_tokens,
+                    ends,
+                    _rule(decoding, request.seed, target.device),
+                    chooser,
+                )
+                text = loaded.tokenizer.decode(decoded.tokens, skip_special_tokens=True)
+        except torch.OutOfMemoryError as error:
+            what = (
+                f"{prompt.shape[1]} prompt and {request.max_new_tokens} new tokens of {loaded.name} ({decoding.label})"
+            )
+            raise out_of_memory(what, str(target.device)) from error
+        end_s = time.monotonic()
+        phases_s = dict(decoded.phases_s)
+        # What the loop did not see: the prompt's tokens and the output's text.
+        phases_s["host"] = phases_s.get("host", 0.0) + max(end_s - start_s - sum(phases_s.values()), 0.0)
+        return Generation(
+            text=text,
+            token_ids=decoded.tokens,
+            prompt_tokens=prompt.shape[1],
+            finish_reason=decoded.finish_reason,
+            start_s=start_s,
+            end_s=end_s,
+            first_token_s=decoded.first_token_s,
+            wasted_tokens=decoded.wasted_tokens,
+            rounds=() if isinstance(decoding, Vanilla) else decoded.rounds,
+            phases_s=phases_s,
+        )
+
+    def check_lossless(
+        self, request: Request, decoding: Decoding, reference: Sequence[int], output: Sequence[int]
+    ) -> LosslessCheck:
+        """Compare ``output`` with vanilla's; at a first difference, look at the target's own near-ties there."""
+        from joulewise.engines.transformers.prompts import encode
+
+        if not request.sampling.greedy:
+            return LosslessCheck("not_checked", note="sampled output")
+        if not decoding.lossless:
+            return LosslessCheck("not_checked", note=f"{decoding.label} is lossy")
+        if tuple(reference) == tuple(output):
+            return LosslessCheck("identical")
+        target = self._ready(Vanilla())
+        prompt = encode(target.loaded, request.messages)
+        return explain_difference(target.loaded, prompt, reference, output, _CONTROL_WIDTHS, (), read=reader(target))
+
+    def close(self) -> None:
+        """Free the device memory. Idempotent."""
+        if self._target is None:
+            return
+        self._target = None
+        self._drafts, self._heads = {}, {}
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _head_name(self, decoding: Decoding) -> str | None:
+        if not isinstance(decoding, Medusa | Eagle2 | Eagle3):
+            return None
+        return decoding.head or self._spec.heads.get(decoding.kind)
+
+    def _ready(self, decoding: Decoding) -> DecoderModel:
+        name, head = draft_name(self._spec, decoding), self._head_name(decoding)
+        missing = (name is not None and name not in self._drafts) or (head is not None and head not in self._heads)
+        if self._target is None or missing:
+            raise RuntimeError(f"load() was not called for {decoding.label}")
+        if reason := self.refuses(decoding):
+            raise UserError(f"{reason[0].upper()}{reason[1:]}.")
+        return self._target
+
+    def _require_window(self, target: DecoderModel, tokens: int) -> None:
+        window = target.window
+        if window is not None and tokens > window:
+            raise ContextLengthError(
+                f"{target.loaded.name} has layers that see {window} tokens back, and prompt and output together may be "
+                f"{tokens}: the engine `native` has no such window; shorten the question, lower max_new_tokens, or use "
+                "the engine `transformers`."
+            )
+
+
+def _rule(decoding: Decoding, seed: int, device: torch.device) -> Rule:
+    if decoding.synthetic is not None:
+        return synthetic(decoding.synthetic, seed, device)
+    if isinstance(decoding, Medusa) and decoding.acceptance == "typical":
+        return typical(decoding.epsilon, decoding.alpha)
+    return match

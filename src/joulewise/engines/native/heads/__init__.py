@@ -1,0 +1,95 @@
+"""Draft heads: which layers they read, and how they are opened for a target."""
+
+from __future__ import annotations
+
+from joulewise.engines.native.heads.eagle import Eagle2Head, Eagle3Head
+from joulewise.engines.native.heads.formats import TITLES, Checkpoint, Family, misfit, open_checkpoint
+from joulewise.engines.native.heads.medusa import MedusaHead
+from joulewise.engines.native.model import DecoderModel
+from joulewise.errors import UserError
+
+Head = MedusaHead | Eagle2Head | Eagle3Head
+
+_HEADS: dict[Family, type[Head]] = {"medusa": MedusaHead, "eagle2": Eagle2Head, "eagle3": Eagle3Head}
+_FEATURES = 3
+
+
+def taps_of(name: str, layers: int, revision: str | None = None) -> tuple[int, ...]:
+    """Which layers' inputs a head reads of its target. Reads the configuration and the names of the tensors alone.
+
+    The published code taps the inputs of the layers 2, n // 2 and n - 3. A file may name others, in one of two ways:
+    the speculators format and vLLM count as we do; SpecForge, SGLang and ModelOpt name, inside ``eagle_config``, the
+    layers whose *outputs* are meant, one less.
+
+    Args:
+        name: a folder, a file or a name on the hub.
+        layers: of the target.
+        revision: on the hub.
+
+    Returns:
+        Empty for Medusa and EAGLE-1/2, which read the last hidden state.
+
+    Raises:
+        UserError: no head that is known, or layers that the target has not.
+    """
+    return _taps(open_checkpoint(name, revision), layers)
+
+
+def open_head(name: str, target: DecoderModel, family: Family | None = None, revision: str | None = None) -> Head:
+    """Open a head for a target.
+
+    Args:
+        name: a folder, a file of weights with its ``config.json`` beside it, or a name on the hub.
+        target: opened with the taps that ``taps_of`` gives.
+        family: what it must be; None takes any.
+        revision: on the hub; None takes the newest.
+
+    Raises:
+        UserError: no head that is known, one of another family, or one that does not fit the target.
+    """
+    return build(open_checkpoint(name, revision), target, family)
+
+
+def build(checkpoint: Checkpoint, target: DecoderModel, family: Family | None = None) -> Head:
+    """Make the head of an open checkpoint. See ``open_head``."""
+    if family not in (None, checkpoint.family):
+        raise UserError(
+            f"{checkpoint.name} holds a head of the family {TITLES[checkpoint.family]}, not {TITLES[family]}: choose "
+            "the decoding that it was made for, or another head."
+        )
+    taps = _taps(checkpoint, target.config.num_hidden_layers)
+    if taps and target.taps != taps:
+        raise UserError(
+            f"The head {checkpoint.name} reads the inputs of the layers {_listed(taps)} of its target, and "
+            f"{target.loaded.name} was opened without them (tapped: {_listed(target.taps)})."
+        )
+    return _HEADS[checkpoint.family](checkpoint, target)
+
+
+def _taps(checkpoint: Checkpoint, layers: int) -> tuple[int, ...]:
+    nested = checkpoint.config.get("eagle_config") or {}
+    if checkpoint.family != "eagle3" or nested.get("use_aux_hidden_state") is False:
+        return ()
+    outputs = nested.get("eagle_aux_hidden_state_layer_ids") or nested.get("layer_ids")
+    inputs = checkpoint.config.get("eagle_aux_hidden_state_layer_ids")
+    stated = [layer + 1 for layer in outputs] if outputs and not inputs else inputs
+    taps = tuple(stated or (2, layers // 2, layers - 3))
+    features = checkpoint.config.get("num_aux_hidden_states") or _FEATURES
+    if not stated and features != _FEATURES:
+        raise UserError(
+            f"The head {checkpoint.name} reads {features} layers of its target, and its config.json does not say "
+            "which: add eagle_aux_hidden_state_layer_ids to it."
+        )
+    wrong = [layer for layer in taps if not 0 <= layer < layers]
+    if wrong:
+        raise misfit(
+            checkpoint.name, f"it reads the inputs of the layers {_listed(taps)}, and the target has {layers} layers"
+        )
+    return taps
+
+
+def _listed(layers: tuple[int, ...]) -> str:
+    return ", ".join(str(layer) for layer in layers) or "none"
+
+
+__all__ = ["Eagle2Head", "Eagle3Head", "Head", "MedusaHead", "build", "open_head", "taps_of"]

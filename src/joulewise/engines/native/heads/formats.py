@@ -1,0 +1,340 @@
+"""Checkpoints of draft heads: every published layout is read from its tensor names and renamed to one.
+
+What the names are in the wild: EAGLE-1/2 (``fc`` and ``layers.0`` without ``input_layernorm``), EAGLE-3 (``midlayer``),
+its renamed copies and the speculators format (``layers.0`` whose query projection is twice as wide), Medusa
+(``{i}.0.linear``), full models with Medusa heads (``medusa_head.{i}``), and the Medusa of old vLLM (``blocks.{i}``).
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from joulewise.errors import UserError
+
+Family = Literal["medusa", "eagle2", "eagle3"]
+
+TITLES: dict[Family, str] = {"medusa": "Medusa", "eagle2": "EAGLE-1/2", "eagle3": "EAGLE-3"}
+
+_PICKLES = ("pytorch_model*.bin", "medusa_lm_head*.pt")
+_UNUSED = re.compile(r"t2d|verifier_norm\.weight|verifier_lm_head\.weight|.*rotary_emb\.inv_freq")
+_MEDUSA = (
+    (re.compile(r"(?:medusa_head\.)?(\d+)\.(\d+)\.linear\.(weight|bias)"), "heads.{}.blocks.{}.{}"),
+    (re.compile(r"blocks\.(\d+)\.layers\.(\d+)\.(weight|bias)"), "heads.{}.blocks.{}.{}"),
+    (re.compile(r"(?:medusa_head\.)?(\d+)\.\d+\.weight"), "heads.{}.output.weight"),
+    (re.compile(r"lm_heads\.(\d+)\.weight"), "heads.{}.output.weight"),
+    (re.compile(r"token_map"), "token_map"),
+)
+_EAGLE = (
+    (re.compile(r"^model\."), ""),
+    (re.compile(r"^midlayer\."), "layers.0."),
+    (re.compile(r"^draft_id_to_target_id$"), "d2t"),
+    (re.compile(r"^aux_norm_low\."), "fc_norm.0."),
+    (re.compile(r"^aux_norm_mid\."), "fc_norm.1."),
+    (re.compile(r"^aux_norm_high\."), "fc_norm.2."),
+)
+
+
+def misfit(source: str, why: str) -> UserError:
+    """The error for a head that is not its target's."""
+    return UserError(f"The head {source} was made for another model: {why}. Name its own target, or another head.")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor that is read when it is asked for.
+
+    Args:
+        where: the file's name, for messages.
+        shape: known without reading.
+        read: reads it.
+    """
+
+    where: str
+    shape: tuple[int, ...]
+    read: Callable[[], Tensor]
+
+
+class Weights:
+    """The tensors of a head under our names. Each is taken once, and its shape is checked.
+
+    Args:
+        source: the head's name, for messages.
+        stored: by name.
+    """
+
+    def __init__(self, source: str, stored: Mapping[str, Stored]) -> None:
+        self.source = source
+        self._left = dict(stored)
+
+    @classmethod
+    def of(cls, source: str, tensors: Mapping[str, Tensor]) -> Weights:
+        """Tensors in memory."""
+        return cls(source, _stored("memory", tensors))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._left
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor that has not been taken yet."""
+        self._require(name)
+        return self._left[name].shape
+
+    def count(self, pattern: str) -> int:
+        """How many numbers from 0 on there are at the group of ``pattern``, such as the layers of ``layers\\.(\\d+)``.
+
+        Raises:
+            UserError: a number between them is missing.
+        """
+        numbers = {int(found[1]) for name in self._left if (found := re.match(pattern, name))}
+        missing = set(range(len(numbers))) - numbers
+        if missing:
+            raise UserError(
+                f"The head {self.source} has no tensor like {pattern} for number {min(missing)}, though it has for "
+                f"{max(numbers)}: a file of it is missing; fetch it again."
+            )
+        return len(numbers)
+
+    def take(self, name: str, *shape: int | None) -> Tensor:
+        """Read a tensor.
+
+        Args:
+            name: ours.
+            shape: what it must have; None where any size will do.
+
+        Raises:
+            UserError: there is none, or its shape is another.
+        """
+        self._require(name)
+        stored = self._left.pop(name)
+        if len(shape) != len(stored.shape) or any(
+            want not in (None, size) for want, size in zip(shape, stored.shape, strict=True)
+        ):
+            wanted = ", ".join("any" if size is None else str(size) for size in shape)
+            raise misfit(
+                self.source, f"its tensor {name} (in {stored.where}) has the shape {stored.shape}, not ({wanted})"
+            )
+        return stored.read()
+
+    def finish(self) -> None:
+        """Refuse tensors that nothing took: a variant that would run wrongly without them.
+
+        Raises:
+            UserError: naming them.
+        """
+        if self._left:
+            raise UserError(
+                f"The head {self.source} holds tensors that have no place in its family: {_some(self._left)}. It is a "
+                "variant that the engine `native` does not know: choose another head, or serve it with the engine "
+                "`endpoint`."
+            )
+
+    def _require(self, name: str) -> None:
+        if name not in self._left:
+            raise UserError(
+                f"The head {self.source} has no tensor {name} (it has {_some(self._left) or 'none left'}): it is not "
+                "whole, is quantised, or is of a variant that is not known here. Fetch it again or choose another head."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A head's files, opened.
+
+    Args:
+        name: as the plan named it.
+        family: which kind of head it is.
+        config: of ``config.json``; empty where there is none.
+        stored: its tensors by our names.
+    """
+
+    name: str
+    family: Family
+    config: Mapping[str, Any]
+    stored: Mapping[str, Stored]
+
+    @property
+    def weights(self) -> Weights:
+        """Its tensors, all still to be taken."""
+        return Weights(self.name, self.stored)
+
+    @property
+    def layers(self) -> Mapping[str, Any]:
+        """The configuration of the draft layers: a section of its own in the speculators format."""
+        section: Mapping[str, Any] = self.config.get("transformer_layer_config", self.config)
+        return section
+
+
+def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
+    """Open a head's files and recognise its family; no tensor is read yet.
+
+    Args:
+        name: a folder, a file of weights (with its ``config.json`` beside it), or a name on the hub.
+        revision: on the hub; None takes the newest.
+
+    Raises:
+        UserError: nothing there, files that cannot be read, or no head that is known.
+    """
+    place = _place(name, revision)
+    folder = place if place.is_dir() else place.parent
+    config = _config(folder / "config.json")
+    kind = config.get("speculators_model_type", "eagle3")
+    if kind != "eagle3":
+        raise UserError(
+            f"The head {name} is of the kind {kind!r} (speculators_model_type in its config.json), which the engine "
+            "`native` does not run: choose an EAGLE-3 head, or serve it with the engine `endpoint`."
+        )
+    seen: list[str] = []
+    for files in _files(place):
+        raw = {key: stored for file in files for key, stored in _open(file).items()}
+        seen += raw
+        medusa = _renamed_medusa(raw)
+        if medusa:
+            return Checkpoint(name, "medusa", config, medusa)
+        eagle = {_renamed_eagle(key): stored for key, stored in raw.items()}
+        eagle = {key: stored for key, stored in eagle.items() if not _UNUSED.fullmatch(key)}
+        family = _eagle_family(name, eagle)
+        if family is not None:
+            return Checkpoint(name, family, config, eagle)
+    held = (
+        f"its tensors are {_some(seen)}"
+        if seen
+        else "it holds no *.safetensors, pytorch_model*.bin or medusa_lm_head*.pt"
+    )
+    raise UserError(
+        f"{name} holds no Medusa, EAGLE-1/2 or EAGLE-3 head ({held}): name the head's folder, file or hub name, not "
+        "the target's."
+    )
+
+
+def _place(name: str, revision: str | None) -> Path:
+    place = Path(name)
+    if place.is_dir() or (place.is_file() and place.suffix in (".safetensors", ".bin", ".pt", ".pth")):
+        return place
+    if place.is_file():
+        raise UserError(f"{name} is no file of weights: name a .safetensors, .bin, .pt or .pth file, or its folder.")
+    # Safetensors first: most hubs carry a pickle with the same tensors, and it need not be fetched.
+    for patterns in (["*.safetensors"], list(_PICKLES)):
+        try:
+            found = Path(
+                snapshot_download(
+                    name, revision=revision, allow_patterns=["*.json", *patterns], ignore_patterns=["*/*"]
+                )
+            )
+        except (HfHubHTTPError, HFValidationError, OSError) as error:
+            raise UserError(
+                f"The head {name!r} is neither a folder nor a file here nor to be had from the model hub "
+                f"({_first_line(error)}): check the spelling and the network, or fetch it with `hf download`."
+            ) from error
+        if any(_files(found)):
+            break
+    return found
+
+
+def _files(place: Path) -> Iterable[list[Path]]:
+    """The files to look at, one group after the other."""
+    if place.is_file():
+        return [[place]]
+    groups = [sorted(place.glob("*.safetensors")), sorted(file for glob in _PICKLES for file in place.glob(glob))]
+    return [group for group in groups if group]
+
+
+def _config(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{file} could not be read as JSON ({_first_line(error)}): fetch the head again.") from error
+    if not isinstance(config, dict):
+        raise UserError(f"{file} holds no JSON object: fetch the head again.")
+    return config
+
+
+def _open(file: Path) -> dict[str, Stored]:
+    """The tensors of one file, none of them read."""
+    try:
+        if file.suffix == ".safetensors":
+            opened: Any = safe_open(file, framework="pt")
+            return {
+                name: Stored(file.name, tuple(opened.get_slice(name).get_shape()), partial(opened.get_tensor, name))
+                for name in opened.keys()  # noqa: SIM118  (safe_open is no mapping)
+            }
+        tensors = _unpickled(file)
+    except (SafetensorError, OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        raise UserError(
+            f"{file} could not be read as tensors alone ({_first_line(error)}): fetch the head again, or convert it to "
+            "safetensors on a machine that trusts it."
+        ) from error
+    if not isinstance(tensors, dict):
+        raise UserError(f"{file} holds no table of tensors by name: name the file with the head's state dict.")
+    return _stored(file.name, {str(name): tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)})
+
+
+def _stored(where: str, tensors: Mapping[str, Tensor]) -> dict[str, Stored]:
+    return {name: Stored(where, tuple(tensor.shape), partial(_same, tensor)) for name, tensor in tensors.items()}
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _unpickled(file: Path) -> Any:
+    """The pickle's tensors, mapped rather than read; files from before PyTorch 1.6 can only be read whole."""
+    with file.open("rb") as opened:
+        zipped = opened.read(2) == b"PK"
+    return torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
+
+
+def _renamed_medusa(raw: Mapping[str, Stored]) -> dict[str, Stored]:
+    """The Medusa heads among the tensors, empty if there is none. A full model's own tensors are left out."""
+    found: dict[str, Stored] = {}
+    for name, stored in raw.items():
+        for pattern, ours in _MEDUSA:
+            match = pattern.fullmatch(name)
+            if match:
+                found[ours.format(*match.groups())] = stored
+                break
+    return found if any(".blocks." in name for name in found) else {}
+
+
+def _renamed_eagle(name: str) -> str:
+    for pattern, ours in _EAGLE:
+        name = pattern.sub(ours, name)
+    return name
+
+
+def _eagle_family(source: str, stored: Mapping[str, Stored]) -> Family | None:
+    query, output = (stored.get(f"layers.0.self_attn.{part}_proj.weight") for part in "qo")
+    if query is None or output is None:
+        return None
+    if "mask_hidden" in stored:
+        raise UserError(
+            f"The head {source} drafts in parallel (P-EAGLE: it holds the tensor mask_hidden), which the engine "
+            "`native` does not run: choose an EAGLE-3 head without it, or serve it with the engine `endpoint`."
+        )
+    if query.shape[-1] == 2 * output.shape[0]:
+        return "eagle3"
+    return "eagle2" if "fc.weight" in stored and "layers.0.input_layernorm.weight" not in stored else None
+
+
+def _some(names: Iterable[str]) -> str:
+    known = sorted(names)
+    return ", ".join(known[:6]) + (f" and {len(known) - 6} more" if len(known) > 6 else "")
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -1,0 +1,209 @@
+"""The layers of EAGLE's draft networks: Llama's, with other norms in front, on a cache of their own."""
+
+# mypy: allow-subclassing-any
+
+from __future__ import annotations
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor, nn
+from transformers import LlamaConfig
+from transformers.activations import ACT2FN
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from joulewise.engines.native.attention import attend
+from joulewise.engines.native.cache import KV
+from joulewise.engines.native.heads.formats import Checkpoint, Weights
+from joulewise.engines.native.heads.parts import linear, norm
+from joulewise.errors import UserError
+
+_ROTARY_KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "max_position_embeddings")
+_ROTARY_KINDS = ("default", "linear", "llama3", "yarn")
+
+
+class Settings(BaseModel):
+    """What a head's ``config.json`` says that its tensors do not.
+
+    Args:
+        num_attention_heads: of the draft layers.
+        rms_norm_eps: of all its norms.
+        hidden_act: of its MLP.
+        norm_before_residual: EAGLE-3: the first layer's residual is the normed feature.
+        norm_output: EAGLE-3: the state fed back is the normed one (called EAGLE-3.1).
+        logit_scale: the logits are multiplied by it.
+        layer_types, sliding_window: layers of the type ``sliding_attention`` see only so many tokens back.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    num_attention_heads: int
+    rms_norm_eps: float = 1e-6
+    hidden_act: str = "silu"
+    norm_before_residual: bool = False
+    norm_output: bool = False
+    logit_scale: float = 1.0
+    layer_types: tuple[str, ...] | None = None
+    sliding_window: int | None = None
+
+    def window(self, layer: int) -> int | None:
+        """How many tokens back a layer sees; None: all."""
+        kinds = self.layer_types or ()
+        return self.sliding_window if layer < len(kinds) and kinds[layer] == "sliding_attention" else None
+
+
+def settings_of(checkpoint: Checkpoint) -> Settings:
+    """Read a head's configuration.
+
+    Raises:
+        UserError: a field is missing or of the wrong kind.
+    """
+    config = checkpoint.config
+    stated = {**checkpoint.layers, **(config.get("eagle_config") or {})}
+    stated |= {key: config[key] for key in Settings.model_fields if config.get(key) is not None}
+    if "speculators_model_type" in config:
+        # The writer leaves out what it holds for a default, and vLLM, which these heads are made for, reads it so.
+        stated.setdefault("norm_before_residual", True)
+    try:
+        return Settings.model_validate({key: value for key, value in stated.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(
+            f"The config.json of the head {checkpoint.name} is not that of a draft head: {first['loc'][0]}: "
+            f"{first['msg'].lower()}. Fetch the head again, with its config.json."
+        ) from error
+
+
+class Rotary:
+    """Rotary positions, computed for the positions asked for, so no table can be too short.
+
+    The base is the head's own: where its file names none it is 10,000, which it was then trained with, whatever the
+    target's is.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, heads: int, head_dim: int) -> None:
+        stated = {key: checkpoint.layers[key] for key in _ROTARY_KEYS if checkpoint.layers.get(key) is not None}
+        config = LlamaConfig(
+            hidden_size=heads * head_dim,
+            num_attention_heads=heads,
+            num_key_value_heads=heads,
+            head_dim=head_dim,
+            **stated,
+        )
+        kind, part = config.rope_parameters["rope_type"], config.rope_parameters.get("partial_rotary_factor") or 1.0
+        if kind not in _ROTARY_KINDS or part != 1.0:
+            raise UserError(
+                f"The head {checkpoint.name} has rotary positions of a kind that the engine `native` does not know "
+                f"(rope_type {kind!r}, partial_rotary_factor {part:g}): choose a head of the kinds "
+                f"{', '.join(_ROTARY_KINDS)}."
+            )
+        rotary = LlamaRotaryEmbedding(config)
+        self._frequencies: Tensor = rotary.inv_freq.float()
+        self._scale: float = rotary.attention_scaling
+
+    def to(self, device: torch.device) -> None:
+        """Move to a device; the frequencies stay in float32."""
+        self._frequencies = self._frequencies.to(device)
+
+    def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosines and sines, each of shape ``(W, head_dim)``, for positions of shape ``(W,)``."""
+        angles = positions[:, None].float() * self._frequencies
+        angles = torch.cat((angles, angles), dim=-1)
+        return (angles.cos() * self._scale).to(dtype), (angles.sin() * self._scale).to(dtype)
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    turned: Tensor = x * cos + torch.cat((-second, first), dim=-1) * sin
+    return turned
+
+
+class Attention(nn.Module):
+    """Grouped attention over a head's own cache. Its names are those of the published tensors."""
+
+    def __init__(self, weights: Weights, name: str, settings: Settings, inputs: int, size: int) -> None:
+        super().__init__()
+        heads = settings.num_attention_heads
+        width = weights.shape(f"{name}.q_proj.weight")[0]
+        self.head_dim = width // heads
+        kv_heads, rest = divmod(weights.shape(f"{name}.k_proj.weight")[0], max(self.head_dim, 1))
+        if width % heads or rest or not kv_heads or heads % kv_heads:
+            raise UserError(
+                f"The head {weights.source} contradicts itself: its config.json states {heads} attention heads, and "
+                f"its tensors {name}.q_proj and k_proj have {width} and "
+                f"{weights.shape(f'{name}.k_proj.weight')[0]} rows. Fetch it again."
+            )
+        self.kv_heads = kv_heads
+        self.q_proj = linear(weights, f"{name}.q_proj", width, inputs)
+        self.k_proj = linear(weights, f"{name}.k_proj", kv_heads * self.head_dim, inputs)
+        self.v_proj = linear(weights, f"{name}.v_proj", kv_heads * self.head_dim, inputs)
+        self.o_proj = linear(weights, f"{name}.o_proj", size, width)
+        if f"{name}.q_norm.weight" in weights:  # draft layers of the Qwen3 kind
+            self.q_norm: nn.Module = norm(weights, f"{name}.q_norm", self.head_dim, settings.rms_norm_eps)
+            self.k_norm: nn.Module = norm(weights, f"{name}.k_norm", self.head_dim, settings.rms_norm_eps)
+        else:
+            self.q_norm = self.k_norm = nn.Identity()
+
+    def forward(self, x: Tensor, cache: KV, layer: int, mask: Tensor | None, turn: tuple[Tensor, Tensor]) -> Tensor:
+        """Attend: ``x`` of shape ``(W, inputs)``, the result of shape ``(W, H)``."""
+        query, key, value = (
+            project(x).view(1, len(x), -1, self.head_dim) for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        query, key, value = (part.transpose(1, 2) for part in (self.q_norm(query), self.k_norm(key), value))
+        keys, values = cache.update(_turned(key, *turn), value, layer)
+        mixed = attend(_turned(query, *turn), keys, values, mask)
+        out: Tensor = self.o_proj(mixed[0].transpose(0, 1).flatten(1))
+        return out
+
+
+class MLP(nn.Module):
+    """Llama's gated MLP."""
+
+    def __init__(self, weights: Weights, name: str, settings: Settings, size: int) -> None:
+        super().__init__()
+        inner = weights.shape(f"{name}.gate_proj.weight")[0]
+        self.gate_proj = linear(weights, f"{name}.gate_proj", inner, size)
+        self.up_proj = linear(weights, f"{name}.up_proj", inner, size)
+        self.down_proj = linear(weights, f"{name}.down_proj", size, inner)
+        self.act = ACT2FN[settings.hidden_act]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape in and out ``(W, H)``."""
+        out: Tensor = self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class Layer(nn.Module):
+    """A draft layer. Which norms it has before its attention is what tells the families apart.
+
+    Args:
+        inputs: width of the attention's input: H, or 2H in EAGLE-3's first layer.
+        size: H.
+    """
+
+    def __init__(self, weights: Weights, number: int, settings: Settings, inputs: int, size: int) -> None:
+        super().__init__()
+        name, eps = f"layers.{number}", settings.rms_norm_eps
+        self.window = settings.window(number)
+        self.self_attn = Attention(weights, f"{name}.self_attn", settings, inputs, size)
+        self.mlp = MLP(weights, f"{name}.mlp", settings, size)
+        self.post_attention_layernorm = norm(weights, f"{name}.post_attention_layernorm", size, eps)
+        before = {part for part in ("input_layernorm", "hidden_norm") if f"{name}.{part}.weight" in weights}
+        if inputs != size:
+            before = {"input_layernorm", "hidden_norm"}
+        elif number > 0 and not before:
+            before = {"input_layernorm"}
+        for part in before:
+            self.add_module(part, norm(weights, f"{name}.{part}", size, eps))
+
+    def normed(self, x: Tensor) -> Tensor:
+        """A later layer's input, normed. SGLang's layers name that norm ``hidden_norm``, and hold an idle other one."""
+        out: Tensor = getattr(self, "hidden_norm" if hasattr(self, "hidden_norm") else "input_layernorm")(x)
+        return out
+
+    def forward(
+        self, x: Tensor, residual: Tensor, cache: KV, number: int, mask: Tensor | None, turn: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        """From the attention's input ``(W, inputs)`` and what is added to its output ``(W, H)``; shape ``(W, H)``."""
+        hidden = residual + self.self_attn(x, cache, number, mask, turn)
+        out: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
+        return out

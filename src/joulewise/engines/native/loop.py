@@ -1,0 +1,116 @@
+"""The decoding loop: one round is one draft, one forward of the target over all its nodes, one walk, one wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from joulewise.engines.engine import FinishReason, Round
+from joulewise.engines.native.accept import Chooser, Rule
+from joulewise.engines.native.draft import Drafter, Kept
+from joulewise.engines.native.model import DecoderModel
+from joulewise.engines.native.phases import Stopwatch
+from joulewise.engines.native.tree import path
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What the loop made of one prompt.
+
+    Args:
+        tokens: the output, the end token included where it was produced.
+        rounds: one for each forward of the target after the prompt's; drafted 0 where there was no draft.
+        wasted_tokens: accepted or drawn past the end of the output.
+        finish_reason: ``eos`` or ``length``.
+        first_token_s: when the first token was there, monotonic seconds.
+        phases_s: seconds by phase.
+    """
+
+    tokens: tuple[int, ...]
+    rounds: tuple[Round, ...]
+    wasted_tokens: int
+    finish_reason: FinishReason
+    first_token_s: float
+    phases_s: dict[str, float]
+
+
+def decode(
+    model: DecoderModel,
+    drafter: Drafter,
+    prompt: Tensor,
+    limit: int,
+    ends: Collection[int],
+    accept: Rule,
+    chooser: Chooser,
+) -> Decoded:
+    """Generate from one prompt.
+
+    Args:
+        model: the target.
+        drafter: the strategy.
+        prompt: token ids on the model's device, shape ``(P,)``.
+        limit: the most output tokens, at least 1.
+        ends: the tokens that end an output; none to go on to the limit.
+        accept: what of a draft enters the output.
+        chooser: how a token is drawn.
+    """
+    watch = Stopwatch(model.device)
+    capacity = len(prompt) + limit + drafter.most_nodes + 1
+    cache = model.new_cache(capacity)
+    watch.mark("memory")
+    hidden = model.forward(cache, prompt, 0, None)
+    root = chooser.draw(model.logits(hidden[-1:]))
+    output = root.tolist()
+    first_token_s = time.monotonic()
+    watch.mark("prefill")
+    if limit > 1 and output[0] not in ends:
+        drafter.reset(prompt, hidden, root, capacity)
+        watch.mark("draft_prefill")
+
+    rounds: list[Round] = []
+    length = len(prompt)
+    wasted = 0
+    while len(output) < limit and output[-1] not in ends:
+        draft = drafter.propose(limit - len(output) - 1)
+        watch.mark("draft")
+
+        tree = draft.tree
+        nodes = torch.cat((root, draft.tokens))
+        hidden = model.forward(cache, nodes, length, tree.mask(length), length + tree.depths)
+        logits = model.logits(hidden)
+        watch.mark("verify")
+
+        last, root = accept(draft, logits, chooser)
+        way = path(tree, last)
+        accepted, *tokens = torch.cat((tree.depths[last], nodes[way[1:]], root)).tolist()  # the round's one wait
+        watch.mark("accept")
+
+        if not tree.chain:
+            cache.move(length + way, length)
+        watch.mark("memory")
+
+        emitted = tokens[:accepted] + tokens[-1:]
+        kept = _until_the_end(emitted, limit - len(output), ends)
+        output += emitted[:kept]
+        wasted += len(emitted) - kept
+        rounds.append(Round(len(draft.tokens), min(accepted, kept)))
+        watch.mark("host")
+
+        if len(output) < limit and output[-1] not in ends:
+            seen = way[: accepted + 1]
+            drafter.observe(Kept(torch.cat((nodes[seen[1:]], root)), hidden[seen], length))
+            watch.mark("draft")
+        length += accepted + 1
+
+    finish: FinishReason = "eos" if output[-1] in ends else "length"
+    return Decoded(tuple(output), tuple(rounds), wasted, finish, first_token_s, watch.seconds())
+
+
+def _until_the_end(tokens: list[int], room: int, ends: Collection[int]) -> int:
+    """How many of ``tokens`` enter the output: up to the first end token, and no more than ``room``."""
+    first = next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))
+    return min(first, room)
