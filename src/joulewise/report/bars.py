@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from joulewise.analysis.acceptance import Acceptance
 from joulewise.analysis.cells import CellKey
 from joulewise.analysis.intervals import Quantity
-from joulewise.report.grids import NO_INTERVAL
+from joulewise.report.grid import NO_INTERVAL
 from joulewise.report.summary import Section
 from joulewise.report.text import interval, value
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from joulewise.errors import EnvironmentFault
 from joulewise.report import chart
 from joulewise.report.bars import Bar, Histogram, energy_bars, histograms
-from joulewise.report.grids import Grid, component_grids, grids
+from joulewise.report.grid import Grid
+from joulewise.report.grids import component_grids, grids
 from joulewise.report.run_facts import RunFacts
 from joulewise.report.summary import Section, Summary, sections
 from joulewise.report.text import (

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from textwrap import wrap
 
-from joulewise.report.grids import Grid, Shown, grids
+from joulewise.report.grid import Grid, Shown
+from joulewise.report.grids import grids
 from joulewise.report.markdown import MODELLED, has_modelled, words
 from joulewise.report.summary import Section, Summary, sections
 from joulewise.report.text import gain_note, headlines, nothing_to_show, run_lines, trial_notes, trust_notes

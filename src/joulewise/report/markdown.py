@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from joulewise.report.grids import Grid, Shown, grids
+from joulewise.report.grid import Grid, Shown
+from joulewise.report.grids import grids
 from joulewise.report.summary import Summary, sections
 from joulewise.report.text import HOW_TO_READ, headlines, nothing_to_show, run_lines, trial_notes, trust_notes
 

@@ -11,7 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from joulewise.report.grids import Grid, Shown, grids
+from joulewise.report.grid import Grid, Shown
+from joulewise.report.grids import grids
 from joulewise.report.run_facts import RunFacts
 from joulewise.report.summary import Summary, sections
 from joulewise.report.text import HOW_TO_READ, headlines, nothing_to_show, results, run_lines, trial_notes, trust_notes

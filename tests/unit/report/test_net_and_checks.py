@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from joulewise.report import markdown
-from joulewise.report.grids import Grid, grids
+from joulewise.report.grid import Grid
+from joulewise.report.grids import grids
 from joulewise.report.summary import Summary, sections, summarise, to_json
 from joulewise.report.text import run_lines, trust_notes
 from synthetic_table import part, row, table
