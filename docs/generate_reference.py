@@ -21,7 +21,7 @@ from joulewise.decoding import DECODINGS
 from joulewise.docstring import parse_docstring
 from joulewise.energy.sources import SOURCES
 from joulewise.engines import ENGINES
-from joulewise.engines.spec import TransformersSpec
+from joulewise.engines.spec import NativeSpec, TransformersSpec
 from joulewise.plan import Exclusion, Plan, Pollution, SamplingSpec, Stop, Target, TaskSpec
 from joulewise.reasoning import REASONINGS
 from joulewise.records import Check, EnergyRecord, GenerationRecord, ReadingRecord, Trial
@@ -84,7 +84,7 @@ def plan_page() -> str:
     lines = ["# Plans", "", WRITTEN, "", "A plan is a YAML file. Its JSON schema, for editors: `joulewise schema`.", ""]
     lines += _model("The plan", Plan)
     for title, model in [
-        ("engines, kind transformers", TransformersSpec),
+        *((f"engines, kind {kind}", spec) for kind, spec in ENGINE_SPECS.items()),
         *((f"decodings, kind {kind}", spec) for kind, spec in DECODINGS.items()),
         *((f"reasonings, kind {kind}", spec) for kind, spec in REASONINGS.items()),
         ("tasks", TaskSpec),
@@ -161,7 +161,7 @@ def python_page() -> str:
     return "\n".join(lines)
 
 
-ENGINE_SPECS = {"transformers": TransformersSpec}
+ENGINE_SPECS = {"transformers": TransformersSpec, "native": NativeSpec}
 
 RUN_FOLDER = {
     "plan.yaml": "the plan as it was run",

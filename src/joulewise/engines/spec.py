@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 Quantisation = Literal["none", "nf4", "int8", "gptq"]
 HeadKind = Literal["medusa", "eagle2", "eagle3"]
@@ -80,5 +80,11 @@ class NativeSpec(ModelSpec):
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda|cuda:\d+)$")
 
 
-EngineSpec = Annotated[TransformersSpec | NativeSpec, Field(discriminator="kind")]
+def _usual_kind(value: Any) -> Any:
+    """A spec without a kind is of the first kind there was."""
+    return {"kind": "transformers"} | value if isinstance(value, dict) else value
+
+
+_AnySpec = Annotated[TransformersSpec | NativeSpec, Field(discriminator="kind")]
+EngineSpec = Annotated[_AnySpec, BeforeValidator(_usual_kind, json_schema_input_type=_AnySpec)]
 """The union of all engine specs."""

@@ -18,6 +18,7 @@ from joulewise.engines.spec import TransformersSpec
 from joulewise.engines.transformers import TransformersEngine, quantisation
 from joulewise.engines.transformers.check import Step, explain_difference
 from joulewise.engines.transformers.loading import Loaded
+from joulewise.engines.transformers.prompts import encode
 from joulewise.engines.transformers.quantisation import describe, loading_config, parameters, spare_odd_shapes, stated
 from joulewise.errors import EnvironmentFault, UserError
 
@@ -150,9 +151,9 @@ def test_int8_is_judged_by_what_was_really_drafted(tmp_path: Path) -> None:
         check = engine.check_lossless(request, decoding, vanilla.token_ids, generation.token_ids)
         verdicts.append(check.status)
         if check.status != "identical":
-            prompt = engine._encode(target, request.messages)
+            prompt = encode(target, request.messages)
             own = [Step(r.drafted, r.accepted) for r in generation.rounds]
-            other = explain_difference(target, prompt, vanilla.token_ids, generation.token_ids, 5, own)
+            other = explain_difference(target, prompt, vanilla.token_ids, generation.token_ids, [5], own)
             without.append(other.status)
     assert set(verdicts) <= {"identical", "tie"}
     assert "different" in without  # else this model and these prompts test nothing

@@ -19,6 +19,7 @@ from joulewise.engines.engine import LosslessCheck, Message, Request, Sampling
 from joulewise.engines.spec import TransformersSpec
 from joulewise.engines.transformers import TransformersEngine, check
 from joulewise.engines.transformers.check import Step, judge, next_logits
+from joulewise.engines.transformers.prompts import encode
 
 REQUEST = Request((Message("user", "The cat sat."),), 12, True)
 LOOKUP = PromptLookup(tokens=3)
@@ -43,7 +44,7 @@ def test_every_width_sees_the_same_logits(tmp_path: Path, family: str) -> None:
     """In float32 all widths agree, at every position: so each asks for the token it should ask for."""
     engine = engine_for(tmp_path, family)
     target, _ = engine._ready(Vanilla())
-    prompt = engine._encode(target, REQUEST.messages)
+    prompt = encode(target, REQUEST.messages)
     tokens = engine.generate(REQUEST, Vanilla()).token_ids
     with torch.inference_mode():
         for index in range(len(tokens)):
