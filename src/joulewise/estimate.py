@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from joulewise.decoding import CoGA, Decoding, DyGA, PromptLookup
+from joulewise.decoding import CoGA, Decoding, DyGA, Eagle2, Eagle3, Medusa, PromptLookup
 from joulewise.engines.spec import EngineSpec
 
 GPU_BANDWIDTH_B_S = 1.5e12
@@ -22,6 +22,8 @@ DRAFT_COST = 0.2
 """Cost of a draft step relative to a target step where the draft's size is not known here."""
 TOKENS_A_ROUND = 2.0
 """A usual acceptance length of a plain draft."""
+HEAD_COST = 0.3
+"""Cost of a head's draft and of a tree's wider verification relative to a target step."""
 DYGA_MEAN_DRAFT = 0.5
 """Mean draft length of DyGA relative to its first one, with a draft that fits moderately."""
 
@@ -81,6 +83,8 @@ def relative_cost(decoding: Decoding, draft: str | None, layers: int) -> float:
         step = int(name.removeprefix("first-layers:")) / layers if name.startswith("first-layers:") else DRAFT_COST
         drafted = decoding.tokens * (DYGA_MEAN_DRAFT if isinstance(decoding, DyGA) else 1.0)
         return (1 + drafted * step) / TOKENS_A_ROUND
+    if isinstance(decoding, Medusa | Eagle2 | Eagle3):
+        return (1 + HEAD_COST) / TOKENS_A_ROUND
     return 1.0
 
 

@@ -15,6 +15,7 @@ from joulewise.environment import package_version
 from joulewise.plan import Plan
 
 FIRST_LAYERS = "first-layers:"
+_HEAD_FILES = ("*.safetensors", "*.bin", "*.pt")
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
@@ -29,6 +30,12 @@ def check_models(plan: Plan) -> tuple[list[str], list[str]]:
     for engine in plan.engines:
         for name, revision in _models(plan, engine):
             fault, remark = _check(name, revision)
+            if fault:
+                faults[f"engine {engine.label}: {fault}"] = None
+            if remark:
+                remarks[f"engine {engine.label}: {remark}"] = None
+        for head in _heads(plan, engine):
+            fault, remark = _check_head(head)
             if fault:
                 faults[f"engine {engine.label}: {fault}"] = None
             if remark:
@@ -55,6 +62,26 @@ def _drafts(plan: Plan, engine: EngineSpec) -> list[str]:
     used = [c.decoding for c in plan.cells() if c.engine.label == engine.label and c.decoding.needs_draft]
     names = [getattr(decoding, "draft", None) or engine.draft for decoding in used]
     return list(dict.fromkeys(name for name in names if name))
+
+
+def _heads(plan: Plan, engine: EngineSpec) -> list[str]:
+    """The heads that the engine's cells use, each once."""
+    own = getattr(engine, "heads", {})
+    used = [c.decoding for c in plan.cells() if c.engine.label == engine.label and c.decoding.needs_head]
+    names = [getattr(decoding, "head", None) or own.get(decoding.kind) for decoding in used]
+    return list(dict.fromkeys(name for name in names if name))
+
+
+def _check_head(name: str) -> tuple[str | None, str | None]:
+    """The fault of one head and what could not be checked."""
+    path = Path(name)
+    if path.is_file() or (path.is_dir() and any(f for p in _HEAD_FILES for f in path.glob(p))):
+        return None, None
+    if path.is_dir():
+        return f"the folder {name} holds no head: there is no {' or '.join(_HEAD_FILES)} in it", None
+    if path.suffix or not _HUB_NAME.fullmatch(name):
+        return f"there is no head {name}: check the spelling, or train one with `joulewise heads train`", None
+    return None, None if _cached(name, None) else f"the head {name} is not in the hub's cache: the run will ask for it"
 
 
 def _check(name: str, revision: str | None) -> tuple[str | None, str | None]:

@@ -43,7 +43,7 @@ def examine(watch_s: float = WATCH_S) -> dict[str, Any]:
     from joulewise import __version__
     from joulewise.energy import discover
     from joulewise.energy.observe import observe
-    from joulewise.engines import ENGINES
+    from joulewise.engines import ENGINES, EXTRAS
     from joulewise.environment import machine
     from joulewise.tasks import task_names
     from joulewise.tasks.sandbox import unavailable
@@ -76,9 +76,7 @@ def examine(watch_s: float = WATCH_S) -> dict[str, Any]:
         "resolvable_s": {"relative_error": RESOLVED} | resolvable_s,
         "sources": sources,
         "absent": absent,
-        "engines": {
-            name: {"ready": None not in packages[name].values() if name in packages else None} for name in ENGINES
-        },
+        "engines": {name: {"ready": _ready(packages.get(EXTRAS[name]))} for name in ENGINES},
         "extras": packages,
         "tasks": task_names(),
         "sandbox": {"ready": no_sandbox is None, "reason": no_sandbox},

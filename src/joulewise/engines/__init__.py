@@ -13,6 +13,9 @@ ENGINES: dict[str, str] = {
 }
 """The registry: ``kind`` in a plan -> ``module:callable`` that takes the spec. One file, one line each."""
 
+EXTRAS: dict[str, str] = {"transformers": "transformers", "native": "transformers"}
+"""The extra of Joulewise that an engine needs."""
+
 
 def open_engine(spec: EngineSpec) -> Engine:
     """The engine that a spec names, nothing loaded yet.
