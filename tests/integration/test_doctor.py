@@ -15,6 +15,7 @@ from joulewise.cli import doctor as command
 from joulewise.energy import Absent, Meter
 from joulewise.energy.calibration import calibrated
 from joulewise.energy.sources.replay import load_recording, replay
+from joulewise.engines import ENGINES
 
 JOULEWISE = [sys.executable, "-c", "from joulewise.cli.main import main; main()"]
 
@@ -129,4 +130,4 @@ def test_it_works_from_a_source_tree_that_is_not_installed(
     monkeypatch.setattr(importlib.metadata, "requires", not_installed)
     command.doctor()
     assert "Extras: unknown, since joulewise is not installed here" in capsys.readouterr().out
-    assert command.examine(watch_s=0.1)["engines"] == {"transformers": {"ready": None}}
+    assert command.examine(watch_s=0.1)["engines"] == {name: {"ready": None} for name in ENGINES}

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from joulewise.engines import EXTRAS
+
 WATCH_S = 1.2
 """Long enough for ten steps of a counter that steps every 0.1 s."""
 
@@ -43,7 +45,6 @@ def examine(watch_s: float = WATCH_S) -> dict[str, Any]:
     from joulewise import __version__
     from joulewise.energy import discover
     from joulewise.energy.observe import observe
-    from joulewise.engines import ENGINES, EXTRAS
     from joulewise.environment import machine
     from joulewise.tasks import task_names
     from joulewise.tasks.sandbox import unavailable
@@ -177,7 +178,8 @@ def _show(findings: dict[str, Any]) -> None:
     rows = table("Engines and extras", "extra", "", "packages")
     for extra, packages in findings["extras"].items():
         missing = [name for name, version in packages.items() if version is None]
-        kind = f"{extra} (engine)" if extra in findings["engines"] else extra
+        engines = [name for name, needed in EXTRAS.items() if needed == extra]
+        kind = f"{extra} (engines {', '.join(engines)})" if engines else extra
         told = ", ".join(f"{name} {version}" for name, version in packages.items())
         if missing:
             told = f"{', '.join(missing)} not installed: {_install(extra, missing)}"
