@@ -11,8 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from joulewise.engines import EXTRAS
-
 WATCH_S = 1.2
 """Long enough for ten steps of a counter that steps every 0.1 s."""
 
@@ -45,6 +43,7 @@ def examine(watch_s: float = WATCH_S) -> dict[str, Any]:
     from joulewise import __version__
     from joulewise.energy import discover
     from joulewise.energy.observe import observe
+    from joulewise.engines import EXTRAS
     from joulewise.environment import machine
     from joulewise.tasks import task_names
     from joulewise.tasks.sandbox import unavailable
@@ -77,7 +76,7 @@ def examine(watch_s: float = WATCH_S) -> dict[str, Any]:
         "resolvable_s": {"relative_error": RESOLVED} | resolvable_s,
         "sources": sources,
         "absent": absent,
-        "engines": {name: {"ready": _ready(packages.get(EXTRAS[name]))} for name in ENGINES},
+        "engines": {name: {"ready": _ready(packages.get(EXTRAS[name]))} for name in EXTRAS},
         "extras": packages,
         "tasks": task_names(),
         "sandbox": {"ready": no_sandbox is None, "reason": no_sandbox},
@@ -114,6 +113,8 @@ def extras() -> dict[str, dict[str, str | None]]:
 
 
 def _show(findings: dict[str, Any]) -> None:
+    from joulewise.engines import EXTRAS
+
     from rich.console import Console
     from rich.table import Table
 
@@ -178,8 +179,7 @@ def _show(findings: dict[str, Any]) -> None:
     rows = table("Engines and extras", "extra", "", "packages")
     for extra, packages in findings["extras"].items():
         missing = [name for name, version in packages.items() if version is None]
-        engines = [name for name, needed in EXTRAS.items() if needed == extra]
-        kind = f"{extra} (engines {', '.join(engines)})" if engines else extra
+        kind = f"{extra} (engine)" if extra in EXTRAS.values() else extra
         told = ", ".join(f"{name} {version}" for name, version in packages.items())
         if missing:
             told = f"{', '.join(missing)} not installed: {_install(extra, missing)}"
