@@ -33,7 +33,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
         return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=groups > 1)
     stacked = query.reshape(batch, heads // groups, groups * width, size)
     rows = mask.view(-1, 1, width, mask.shape[-1]).repeat(1, 1, groups, 1)
-    return scaled_dot_product_attention(stacked, key, value, attn_mask=rows, scale=scale).view(query.shape)
+    attended = scaled_dot_product_attention(stacked, key, value, attn_mask=rows, scale=scale)
+    return attended.reshape(query.shape)  # some kernels leave it in another layout
 
 
 def _in_transformers(

@@ -74,6 +74,8 @@ class DecoderModel:
     def window(self) -> int | None:
         """The fewest tokens back that a layer sees; None where all see everything."""
         windows = [getattr(m, "sliding_window", None) for m in self.decoder.modules()]
+        if not getattr(self.config, "layer_types", None):  # Mistral, Phi-3: in the configuration alone, for all layers
+            windows.append(getattr(self.config, "sliding_window", None))
         return min((w for w in windows if isinstance(w, int)), default=None)
 
     def new_cache(self, capacity: int) -> KV:
@@ -146,7 +148,7 @@ class DecoderModel:
                     self.forward(cache, tokens[-4:], _PROBE_TOKENS - 4, None),
                 ]
                 found = torch.cat([self.logits(part) for part in parts])
-            except (NotImplementedError, AttributeError, TypeError, RuntimeError, IndexError) as error:
+            except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
                 raise UserError(refusal.format(f"its attention cannot take our mask or cache ({error})")) from error
         spread = float(expected.std()) or 1.0
         off = float((found - expected).abs().max()) / spread
