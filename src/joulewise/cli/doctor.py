@@ -113,13 +113,12 @@ def extras() -> dict[str, dict[str, str | None]]:
 
 
 def _show(findings: dict[str, Any]) -> None:
-    from joulewise.engines import EXTRAS
-
     from rich.console import Console
     from rich.table import Table
 
     from joulewise.cli.meter import figure
     from joulewise.energy.calibration import gain_words
+    from joulewise.engines import EXTRAS
 
     console = Console(highlight=False, markup=False)
 
