@@ -62,8 +62,8 @@ def llama(**shape: int) -> LlamaForCausalLM:
     return LlamaForCausalLM(LlamaConfig(**TOKENS, **(_SHAPE | shape)))
 
 
-def qwen3() -> Qwen3ForCausalLM:
-    return Qwen3ForCausalLM(Qwen3Config(**TOKENS, **_SHAPE, head_dim=8))
+def qwen3(**shape: int) -> Qwen3ForCausalLM:
+    return Qwen3ForCausalLM(Qwen3Config(**TOKENS, **(_SHAPE | {"head_dim": 8} | shape)))
 
 
 def gpt2() -> GPT2LMHeadModel:

@@ -32,7 +32,7 @@ from joulewise.engines.native.model import DecoderModel, Hidden
 
 
 class EagleHead(nn.Module):
-    """What both generations share. Its attributes are named as the published tensors, so ``state_dict`` is a checkpoint.
+    """What both generations share. Attributes are named as the published tensors, so ``state_dict`` is a checkpoint.
 
     Args:
         checkpoint: its settings.
@@ -48,10 +48,6 @@ class EagleHead(nn.Module):
         super().__init__()
         self.name = checkpoint.name
         self.settings = settings_of(checkpoint)
-        if self.settings.hidden_act not in ACT2FN:
-            raise UserError(
-                f"The head {self.name} uses the activation {self.settings.hidden_act!r}, which is not known."
-            )
         count = weights.count(r"layers\.(\d+)\.")
         self.layers = nn.ModuleList(
             Layer(weights, number, self.settings, inputs if number == 0 else size, size) for number in range(count)

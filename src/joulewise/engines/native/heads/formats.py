@@ -79,11 +79,6 @@ class Weights:
         self.source = source
         self._left = dict(stored)
 
-    @classmethod
-    def of(cls, source: str, tensors: Mapping[str, Tensor]) -> Weights:
-        """Tensors in memory."""
-        return cls(source, _stored("memory", tensors))
-
     def __contains__(self, name: str) -> bool:
         return name in self._left
 
@@ -236,7 +231,7 @@ def _place(name: str, revision: str | None) -> Path:
         except (HfHubHTTPError, HFValidationError, OSError) as error:
             raise UserError(
                 f"The head {name!r} is neither a folder nor a file here nor to be had from the model hub "
-                f"({_first_line(error)}): check the spelling and the network, or fetch it with `hf download`."
+                f"({first_line(error)}): check the spelling and the network, or fetch it with `hf download`."
             ) from error
         if any(_files(found)):
             break
@@ -257,7 +252,7 @@ def _config(file: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{file} could not be read as JSON ({_first_line(error)}): fetch the head again.") from error
+        raise UserError(f"{file} could not be read as JSON ({first_line(error)}): fetch the head again.") from error
     if not isinstance(config, dict):
         raise UserError(f"{file} holds no JSON object: fetch the head again.")
     return config
@@ -275,15 +270,16 @@ def _open(file: Path) -> dict[str, Stored]:
         tensors = _unpickled(file)
     except (SafetensorError, OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
         raise UserError(
-            f"{file} could not be read as tensors alone ({_first_line(error)}): fetch the head again, or convert it to "
+            f"{file} could not be read as tensors alone ({first_line(error)}): fetch the head again, or convert it to "
             "safetensors on a machine that trusts it."
         ) from error
     if not isinstance(tensors, dict):
         raise UserError(f"{file} holds no table of tensors by name: name the file with the head's state dict.")
-    return _stored(file.name, {str(name): tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)})
+    return in_memory({str(name): tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}, file.name)
 
 
-def _stored(where: str, tensors: Mapping[str, Tensor]) -> dict[str, Stored]:
+def in_memory(tensors: Mapping[str, Tensor], where: str = "memory") -> dict[str, Stored]:
+    """Tensors that are there already, as a checkpoint holds them."""
     return {name: Stored(where, tuple(tensor.shape), partial(_same, tensor)) for name, tensor in tensors.items()}
 
 
@@ -335,6 +331,7 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(known[:6]) + (f" and {len(known) - 6} more" if len(known) > 6 else "")
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error says first, for use within a sentence."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from huggingface_hub.errors import StrictDataclassError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.activations import ACT2FN
@@ -13,7 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from joulewise.engines.native.attention import attend
 from joulewise.engines.native.cache import KV
-from joulewise.engines.native.heads.formats import Checkpoint, Weights
+from joulewise.engines.native.heads.formats import Checkpoint, Weights, first_line
 from joulewise.engines.native.heads.parts import linear, norm
 from joulewise.errors import UserError
 
@@ -44,6 +45,13 @@ class Settings(BaseModel):
     logit_scale: float = 1.0
     layer_types: tuple[str, ...] | None = None
     sliding_window: int | None = None
+
+    @field_validator("hidden_act")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in ACT2FN:
+            raise ValueError(f"no activation {name!r} is known")
+        return name
 
     def window(self, layer: int) -> int | None:
         """How many tokens back a layer sees; None: all."""
@@ -82,21 +90,22 @@ class Rotary:
 
     def __init__(self, checkpoint: Checkpoint, heads: int, head_dim: int) -> None:
         stated = {key: checkpoint.layers[key] for key in _ROTARY_KEYS if checkpoint.layers.get(key) is not None}
-        config = LlamaConfig(
-            hidden_size=heads * head_dim,
-            num_attention_heads=heads,
-            num_key_value_heads=heads,
-            head_dim=head_dim,
-            **stated,
-        )
-        kind, part = config.rope_parameters["rope_type"], config.rope_parameters.get("partial_rotary_factor") or 1.0
-        if kind not in _ROTARY_KINDS or part != 1.0:
+        shape = {"num_attention_heads": heads, "num_key_value_heads": heads, "head_dim": head_dim}
+        try:
+            config = LlamaConfig(hidden_size=heads * head_dim, **shape, **stated)
+            kind, part = config.rope_parameters["rope_type"], config.rope_parameters.get("partial_rotary_factor") or 1.0
+            rotary = LlamaRotaryEmbedding(config) if kind in _ROTARY_KINDS and part == 1.0 else None
+        except (KeyError, TypeError, ValueError, StrictDataclassError) as error:
+            raise UserError(
+                f"The config.json of the head {checkpoint.name} does not say how its positions are rotated "
+                f"({first_line(error)}): fetch the head again."
+            ) from error
+        if rotary is None:
             raise UserError(
                 f"The head {checkpoint.name} has rotary positions of a kind that the engine `native` does not know "
                 f"(rope_type {kind!r}, partial_rotary_factor {part:g}): choose a head of the kinds "
                 f"{', '.join(_ROTARY_KINDS)}."
             )
-        rotary = LlamaRotaryEmbedding(config)
         self._frequencies: Tensor = rotary.inv_freq.float()
         self._scale: float = rotary.attention_scaling
 

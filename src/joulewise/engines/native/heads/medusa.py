@@ -70,6 +70,8 @@ class MedusaHead(nn.Module):
         self.to(device=target.device, dtype=target.model.dtype)
         self.eval()
         self._target_output = (target.head,)  # in a tuple, because it is no part of this module
+        self.rows: int = rows if not own else self.outputs[0].weight.shape[0]
+        """How many tokens a head can propose."""
 
     @property
     def heads(self) -> int:

@@ -70,7 +70,7 @@ def check_copy(weights: Weights, name: str, target: DecoderModel) -> None:
     own = embedding(target)
     copy = weights.take(name, None, own.embedding_dim)
     rows = torch.linspace(0, min(len(copy), own.num_embeddings) - 1, _ROWS_COMPARED).long()
-    theirs, ours = copy[rows.to(copy.device)].float(), own.weight[rows.to(own.weight.device)].float()
+    theirs, ours = copy[rows.to(copy.device)].float(), own.weight.detach()[rows.to(own.weight.device)].float()
     cosine = float(nn.functional.cosine_similarity(theirs.to(ours.device), ours, dim=-1).mean())
     if not cosine >= _LEAST_COSINE:
         raise misfit(

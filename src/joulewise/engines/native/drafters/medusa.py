@@ -1,0 +1,74 @@
+"""Medusa's fixed tree (arXiv 2401.10774, section 2.1.2): each node takes one rank of its level's head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from joulewise.engines.native.draft import Draft, Kept
+from joulewise.engines.native.drafters.medusa_trees import Path, checked_paths
+from joulewise.engines.native.heads.medusa import MedusaHead
+from joulewise.engines.native.model import Hidden
+from joulewise.engines.native.tree import Tree
+from joulewise.errors import UserError
+
+
+class Medusa:
+    """Drafts with Medusa heads. See ``Drafter``.
+
+    Args:
+        head: the heads.
+        paths: the tree: a path ``(0, 2)`` is the third choice of head 2 after the first choice of head 1. Every
+            beginning of a path must be a path too.
+
+    Raises:
+        UserError: no such tree, a tree over the limit, or deeper than there are heads.
+    """
+
+    def __init__(self, head: MedusaHead, paths: Sequence[Sequence[int]]) -> None:
+        ordered = checked_paths(paths)
+        deepest = len(ordered[-1])
+        if deepest > head.heads:
+            raise UserError(
+                f"A Medusa tree {deepest} deep needs as many heads, and {head.name} has {head.heads}: choose a flatter "
+                "tree."
+            )
+        self._head = head
+        self._ranks = 1 + max(max(path) for path in ordered)
+        if self._ranks > head.rows:
+            raise UserError(f"A rank of the Medusa tree is over the {head.rows} tokens that {head.name} can propose.")
+        self.most_nodes = len(ordered)
+        self._paths = ordered
+        self._trees: list[tuple[Tensor, Tree]] = []
+
+    def reset(self, prompt: Tensor, hidden: Hidden, root: Tensor, capacity: int) -> None:
+        """Take the feature where the root was predicted."""
+        if not self._trees:
+            self._trees = [
+                _cut(self._paths, levels, self._ranks, root.device) for levels in range(len(self._paths[-1]) + 1)
+            ]
+        self._feature = hidden.last[-1:]
+
+    def propose(self, room: int) -> Draft:
+        """The tree, cut to the levels that can still enter the output."""
+        choices, tree = self._trees[min(max(room, 0), len(self._trees) - 1)]
+        return Draft(self._head.ranked(self._feature, self._ranks).flatten()[choices], tree)
+
+    def observe(self, kept: Kept) -> None:
+        """Take the feature where the new root was predicted."""
+        self._feature = kept.hidden.last[-1:]
+
+
+def _cut(paths: Sequence[Path], levels: int, ranks: int, device: torch.device) -> tuple[Tensor, Tree]:
+    """The first levels of a tree: which of the heads' choices, laid end to end, each node takes; and its shape."""
+    kept = [path for path in paths if len(path) <= levels]
+    number = {path: i + 1 for i, path in enumerate(kept)}
+    choices = [(len(path) - 1) * ranks + path[-1] for path in kept]
+    parents = [0] + [number.get(path[:-1], 0) for path in kept]
+    chain = parents == [0, *range(len(kept))]
+    return (
+        torch.tensor(choices, dtype=torch.long, device=device),
+        Tree.of(torch.tensor(parents, device=device), levels, chain),
+    )
