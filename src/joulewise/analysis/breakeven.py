@@ -31,7 +31,7 @@ Pays = Literal["saves", "costs", "cannot tell"]
 
 NO_SAVING = "no acceptance is enough: what comes on top of the rounds costs more than plain decoding"
 NO_FIRST_TOKEN = "the engine does not tell when the first token was there"
-NEAR_NOTHING = "a round or a plain step cannot be told from nothing"
+NEAR_NOTHING = "what it would be divided by cannot be told from nothing"
 NO_PAIR = "vanilla and this decoding have no answered question in common"
 UNBOUNDED_PREFILL = "what the prefill drew was not recorded, and nothing bounds it"
 ASSUMED_PREFILL = (
@@ -51,11 +51,12 @@ class BreakEven:
         step: e, that of a plain step.
         power: mean power of a round over that of a plain step: ``needed`` in joules over ``needed`` in seconds, where
             the draft's prefill is not told apart.
-        saved_per_token: what a token after the first costs less than by plain decoding; below 0 it costs more.
+        per_token: what a token after the first costs.
+        saved_per_token: what it costs less than by plain decoding; below 0 it costs more.
         saving: share of the whole answer's cost that is saved, prefill included, as these costs foretell it.
         measured: the same per output token, as measured; it differs where the outputs do.
-        verdict: what the interval of ``saved_per_token`` says; None where joules are not measured, and for what is
-            unknown.
+        verdict: what the intervals of ``saved_per_token`` and ``measured`` say; None where joules are not measured, and
+            for what is unknown.
         note: what was assumed.
     """
 
@@ -64,6 +65,7 @@ class BreakEven:
     round: Quantity
     step: Quantity
     power: Quantity
+    per_token: Quantity
     saved_per_token: Quantity
     saving: Quantity
     measured: Quantity
@@ -238,7 +240,7 @@ def _unit(parts: Sequence[str], part: str | None, size: float, seconds: float) -
 
 
 def _figures(sums: Floats, weights: Floats) -> dict[str, Floats]:
-    """Every figure of ``BreakEven``, by name, but ``inverse``, 1 / tau*, for ``needed``.
+    """Every figure of ``BreakEven``, by name, but for ``needed`` 1 / tau*, ``inverse``; and plain ``answers``' cost.
 
     Args:
         sums: shape ``(..., _COUNTS + _TERMS (1 + parts))``.
@@ -250,16 +252,19 @@ def _figures(sums: Floats, weights: Floats) -> dict[str, Floats]:
     plain_s, rounds_s = costs[..., 1, 0], costs[..., 2, 0]
     with np.errstate(divide="ignore", invalid="ignore"):
         step, of_round, length = plain / steps, in_rounds / rounds, tokens / rounds
-        saved = step - (in_rounds + extra) / tokens
+        per_token = (in_rounds + extra) / tokens
+        saved = step - per_token
         return {
             "length": length,
             "inverse": (step - extra / tokens) / of_round,
             "round": of_round,
             "step": step,
             "power": (in_rounds / rounds_s) / (plain / plain_s),
+            "per_token": per_token,
             "saved_per_token": saved,
             "saving": saved * tokens / (prefill + step * tokens),
             "measured": 1.0 - ((prefill + in_rounds + extra) / output) / ((prefill + plain) / output_plain),
+            "answers": prefill + plain,
         }
 
 
@@ -278,7 +283,7 @@ def _break_even(pairs: Pairs, samples: Sequence[_Sample], currency: _Currency) -
             )
     wholes = [_quantities(sample, pairs, currency) for sample in samples]
     joined = {name: _joined([found[name] for found in wholes]) for name in wholes[0]}
-    for below, names in (("round", ("inverse",)), ("step", ("inverse", "power", "saving", "measured"))):
+    for below, names in (("round", ["inverse"]), ("step", ["inverse", "power"]), ("answers", ["saving", "measured"])):
         lowest = joined[below].lower
         if lowest is not None and lowest <= 0.0:
             joined |= {name: replace(joined[name], lower=None, upper=None, reason=NEAR_NOTHING) for name in names}
@@ -288,10 +293,11 @@ def _break_even(pairs: Pairs, samples: Sequence[_Sample], currency: _Currency) -
         joined["round"],
         joined["step"],
         joined["power"],
+        joined["per_token"],
         joined["saved_per_token"],
         joined["saving"],
         joined["measured"],
-        _verdict(joined["saved_per_token"]),
+        _verdict(joined["saved_per_token"], joined["measured"]),
     )
 
 
@@ -335,12 +341,14 @@ def _needed(inverse: Quantity) -> Quantity:
     return replace(inverse, value=1.0 / inverse.value, lower=lower, upper=upper, unbounded=unbounded)
 
 
-def _verdict(saved: Quantity) -> Pays | None:
+def _verdict(saved: Quantity, measured: Quantity) -> Pays | None:
+    """What the interval of the difference says, which has no pole, and that of the answers' saving where it has one."""
     if saved.provenance != "measured":
         return None
-    if saved.lower is not None and saved.lower > 0.0:
+    ends = [(q.lower, q.upper) for q in (saved, measured) if q.lower is not None and q.upper is not None]
+    if saved.lower is not None and all(low > 0.0 for low, _ in ends):
         return "saves"
-    if saved.upper is not None and saved.upper < 0.0:
+    if saved.upper is not None and all(high < 0.0 for _, high in ends):
         return "costs"
     return "cannot tell"
 
@@ -348,4 +356,4 @@ def _verdict(saved: Quantity) -> Pays | None:
 def unknown_break_even(reason: str) -> BreakEven:
     """Nothing is known, for this reason."""
     q = unknown_quantity(reason)
-    return BreakEven(q, q, q, q, q, q, q, q)
+    return BreakEven(q, q, q, q, q, q, q, q, q)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -28,6 +28,9 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 
 Unit: TypeAlias = tuple[str, str]
 """Question id and content hash: an edited question is another question."""
+
+Components: TypeAlias = Mapping[tuple[str, str, str, str], ComponentName]
+"""Whose joules to tell, by ``CellKey.head``."""
 
 _KEYS = ("run", "engine", "model", "reasoning", "task", "decoding")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from joulewise.analysis.breakeven import BreakEven, break_even_energy, break_even_time
-from joulewise.analysis.cells import VANILLA, Cell, CellKey, exact_sum
+from joulewise.analysis.cells import VANILLA, Cell, CellKey, Components, exact_sum
 from joulewise.analysis.chain import acceptance_for, is_chain
 from joulewise.analysis.savings import Gamma, saving
 from joulewise.energy.reading import ComponentName
@@ -64,14 +64,14 @@ class Explanation:
 
 def explanations(
     cells: Iterable[Cell],
-    components: Mapping[tuple[str, ...], ComponentName],
+    components: Components,
     environments: Mapping[str, Mapping[str, Any]],
 ) -> tuple[Explanation, ...]:
     """Every decoding that speculates against the vanilla cell of its group, where both have ok Trials.
 
     Args:
         cells: from ``split``.
-        components: whose joules to tell, by ``CellKey.head``.
+        components: whose joules to tell.
         environments: as in ``RunTable``.
     """
     cells = [cell for cell in cells if cell.rows.num_rows]
@@ -161,7 +161,7 @@ def family(decoding: str) -> str:
     return decoding if sized is None else sized[1] + sized[4]
 
 
-def best(cells: Iterable[Cell], components: Mapping[tuple[str, ...], ComponentName]) -> tuple[Best, ...]:
+def best(cells: Iterable[Cell], components: Components) -> tuple[Best, ...]:
     """The best size of every family that has several, and the best of all decodings of a task if those are three.
 
     Args:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from joulewise.analysis.cells import Cell, CellKey, dense, exact_sum, sum_by_unit
+from joulewise.analysis.cells import Cell, CellKey, Components, dense, exact_sum, sum_by_unit
 from joulewise.analysis.intervals import (
     Floats,
     Quantity,
@@ -53,12 +53,12 @@ class PhaseShares:
     prefill_energy: Quantity
 
 
-def phase_shares(cells: Iterable[Cell], components: Mapping[tuple[str, ...], ComponentName]) -> tuple[PhaseShares, ...]:
+def phase_shares(cells: Iterable[Cell], components: Components) -> tuple[PhaseShares, ...]:
     """Of every cell whose engine tells phases apart.
 
     Args:
         cells: from ``split``.
-        components: whose joules to tell, by ``CellKey.head``.
+        components: whose joules to tell.
     """
     found = (_shares(cell, components[cell.key.head]) for cell in cells if cell.rows.num_rows)
     return tuple(shares for shares in found if shares is not None)

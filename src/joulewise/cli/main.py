@@ -15,6 +15,7 @@ import typer
 from joulewise import __version__
 from joulewise.cli.compare import compare
 from joulewise.cli.doctor import doctor
+from joulewise.cli.explain import explain
 from joulewise.cli.export import export
 from joulewise.cli.meter import MeterCommand, meter
 from joulewise.cli.report import report
@@ -53,6 +54,7 @@ def _root(
 app.command("doctor", short_help="Tell what can be measured here and what only modelled.")(doctor)
 app.command("run", short_help="Run a plan, Trial by Trial, into a run folder.")(run)
 app.command("report", short_help="Show what runs cost, as tables and as a page.")(report)
+app.command("explain", short_help="Tell why a decoding saves time or energy or not.")(explain)
 app.command("compare", short_help="Compare two runs, and fail if the change costs more joules.")(compare)
 app.command("export", short_help="Write runs as tables: Parquet or CSV.")(export)
 app.command(

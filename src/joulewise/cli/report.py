@@ -146,11 +146,11 @@ def show_runs(
     if markdown is not None:
         from joulewise.report import markdown as as_markdown
 
-        _write(as_markdown.render(summary), markdown, "Markdown")
+        write_file(as_markdown.render(summary), markdown, "Markdown")
     if latex is not None:
         from joulewise.report import latex as as_latex
 
-        _write(as_latex.render(summary), latex, "LaTeX")
+        write_file(as_latex.render(summary), latex, "LaTeX")
     if html is None and (json_output or markdown is not None or latex is not None):
         return summary
     page = html or (folders[0] / "report.html" if len(folders) == 1 else Path(SEVERAL))
@@ -164,11 +164,21 @@ def show_runs(
             raise
         typer.echo(f"No page: {fault}", err=True)
     else:
-        _write(text, page, "Page")
+        write_file(text, page, "Page")
     return summary
 
 
-def _write(text: str, file: Path, what: str) -> None:
+def write_file(text: str, file: Path, what: str) -> None:
+    """Write an output file, or standard output for ``-``, and say so.
+
+    Args:
+        text: what to write.
+        file: where to.
+        what: ``Page``, or another format by name, whose option has that name.
+
+    Raises:
+        EnvironmentFault: it cannot be written.
+    """
     if file == STDOUT:
         typer.echo(text, nl=False)
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
@@ -14,18 +14,18 @@ from joulewise.analysis.intervals import Quantity
 from joulewise.report.text import interval, value
 
 # Colours are set by the page, so that they follow its light and dark scheme: matplotlib draws with these stand-ins.
-_INK, _FAINT, _WARN, _PAPER = "#010101", "#020202", "#030303", "#040404"
-_SERIES = ("#110001", "#110002", "#110003", "#110004", "#110005", "#110006")
+INK, FAINT, WARN, PAPER = "#010101", "#020202", "#030303", "#040404"
+SERIES = ("#110001", "#110002", "#110003", "#110004", "#110005", "#110006")
 _VARIABLES = {
-    _INK: "var(--ink)",
-    _FAINT: "var(--faint)",
-    _WARN: "var(--costs-soft)",
-    _PAPER: "var(--paper)",
-    **{colour: f"var(--series-{i})" for i, colour in enumerate(_SERIES, 1)},
+    INK: "var(--ink)",
+    FAINT: "var(--faint)",
+    WARN: "var(--costs-soft)",
+    PAPER: "var(--paper)",
+    **{colour: f"var(--series-{i})" for i, colour in enumerate(SERIES, 1)},
 }
 _MARKERS = "osD^vP"
 _SIDE = 330.0  # points: drawn at about its own size on a phone
-_FONT = 11.0
+FONT = 11.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Point:
     Args:
         label: stands beside the point.
         series: picks colour and marker.
-        speed: gamma_t.
-        energy: gamma of the energy.
+        speed: gamma_t, or what else is shown from left to right.
+        energy: gamma of the energy, or what else is shown upwards.
         modelled: drawn hollow.
     """
 
@@ -68,22 +68,41 @@ def scatter(points: Sequence[Point], *, title: str, energy_name: str, limit: flo
     Returns:
         an ``<svg>`` element with a title, a description in words, real text, and the page's colour variables.
     """
+
+    def paint(axes: Any) -> None:
+        _frame(axes, limit, energy_name)
+        for point in points:
+            draw_point(axes, point)
+        x, y = spot(axes, 1, 1)
+        frame = frame_box(axes)
+        lines = [Box(x, frame.bottom, x, frame.top), Box(frame.left, y, frame.right, y)]
+        lines.append(Box(frame.right - 80, frame.bottom, frame.right, frame.bottom + 2.6 * FONT))  # the corner's words
+        draw_labels(axes, points, lines)
+
+    return draw(paint, prefix, title, _describe(points, energy_name))
+
+
+def draw(paint: Callable[[Any], None], prefix: str, title: str, description: str) -> str:
+    """A panel as an ``<svg>`` element.
+
+    Args:
+        paint: draws on matplotlib's axes, in the colours of this module.
+        prefix, title: as for ``scatter``.
+        description: what the panel shows, in words.
+    """
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": prefix, "font.size": _FONT, "text.parse_math": False}
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": prefix, "font.size": FONT, "text.parse_math": False}
     with matplotlib.rc_context(settings):
         figure = Figure(figsize=(_SIDE / 72, _SIDE / 72))
         FigureCanvasSVG(figure)
         axes = figure.add_axes((0.15, 0.13, 0.82, 0.82))
-        _frame(axes, limit, energy_name)
-        for point in points:
-            _point(axes, point)
-        _labels(axes, points)
+        paint(axes)
         out = io.BytesIO()
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
-    return _inline(out.getvalue(), prefix, title, _describe(points, energy_name))
+    return _inline(out.getvalue(), prefix, title, description)
 
 
 def _frame(axes: Any, limit: float, energy_name: str) -> None:
@@ -92,17 +111,17 @@ def _frame(axes: Any, limit: float, energy_name: str) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         ticks = _ticks(limit)
         axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.tick_params(colors=_INK, length=3)
-    axes.set_xlabel("speed (right: faster)", color=_INK)
-    axes.set_ylabel(f"{energy_name} (up: saves)", color=_INK)
+    axes.tick_params(colors=INK, length=3)
+    axes.set_xlabel("speed (right: faster)", color=INK)
+    axes.set_ylabel(f"{energy_name} (up: saves)", color=INK)
     for spine in axes.spines.values():
-        spine.set_color(_FAINT)
-    axes.fill_between([1, limit], 1 / limit, 1, color=_WARN, linewidth=0)
-    axes.plot([1 / limit, limit], [1 / limit, limit], color=_FAINT, linestyle=(0, (4, 3)), linewidth=1)
-    axes.axhline(1, color=_FAINT, linewidth=1)
-    axes.axvline(1, color=_FAINT, linewidth=1)
+        spine.set_color(FAINT)
+    axes.fill_between([1, limit], 1 / limit, 1, color=WARN, linewidth=0)
+    axes.plot([1 / limit, limit], [1 / limit, limit], color=FAINT, linestyle=(0, (4, 3)), linewidth=1)
+    axes.axhline(1, color=FAINT, linewidth=1)
+    axes.axvline(1, color=FAINT, linewidth=1)
     axes.annotate(
-        "faster, yet\ncosts energy", (0.98, 0.02), xycoords="axes fraction", ha="right", va="bottom", color=_INK
+        "faster, yet\ncosts energy", (0.98, 0.02), xycoords="axes fraction", ha="right", va="bottom", color=INK
     )
 
 
@@ -118,11 +137,12 @@ def _ticks(limit: float) -> list[float]:
     return [tick for tick in (0.8, 0.9, 1, 1.1, 1.2) if 1 / limit <= tick <= limit]
 
 
-def _point(axes: Any, point: Point) -> None:
+def draw_point(axes: Any, point: Point) -> None:
+    """A decoding's marker and its two intervals."""
     x, y = point.speed, point.energy
-    colour = _SERIES[point.series % len(_SERIES)]
-    floor, ceiling = axes.get_xlim()
-    for along, across, bar in ((x, y, axes.hlines), (y, x, axes.vlines)):
+    colour = SERIES[point.series % len(SERIES)]
+    sides = (x, y, axes.hlines, axes.get_xlim()), (y, x, axes.vlines, axes.get_ylim())
+    for along, across, bar, (floor, ceiling) in sides:
         if along.lower is not None:
             bar(across.value, max(along.lower, floor / 2), along.upper or 2 * ceiling, color=colour, linewidth=1.3)
     axes.plot(
@@ -131,23 +151,30 @@ def _point(axes: Any, point: Point) -> None:
         marker=_MARKERS[point.series % len(_MARKERS)],
         markersize=7,
         color=colour,
-        markerfacecolor=_PAPER if point.modelled else colour,
+        markerfacecolor=PAPER if point.modelled else colour,
         markeredgewidth=1.5,
         linestyle="none",
         zorder=3,
     )
 
 
-def _labels(axes: Any, points: Sequence[Point]) -> None:
-    """Names beside the points, moved up or down to where they cover no point, no other name and no edge."""
-    scale = 72 / axes.figure.dpi
-    frame = _Box(*(axes.bbox.extents * scale))
-    spots = [axes.transData.transform((p.speed.value, p.energy.value)) * scale for p in points]
-    taken = [_Box(x - 6, y - 6, x + 6, y + 6) for x, y in spots]
-    taken += [box for point in points for box in _bars(axes, point, scale)]
-    x_of_1, y_of_1 = axes.transData.transform((1, 1)) * scale
-    taken += [_Box(x_of_1, frame.bottom, x_of_1, frame.top), _Box(frame.left, y_of_1, frame.right, y_of_1)]
-    taken.append(_Box(frame.right - 80, frame.bottom, frame.right, frame.bottom + 2.6 * _FONT))  # the corner's words
+def spot(axes: Any, x: float, y: float) -> tuple[float, float]:
+    """Where a figure's point lies, in points."""
+    left, bottom = axes.transData.transform((x, y)) * 72 / axes.figure.dpi
+    return float(left), float(bottom)
+
+
+def frame_box(axes: Any) -> Box:
+    """The axes' frame, in points."""
+    return Box(*(axes.bbox.extents * 72 / axes.figure.dpi))
+
+
+def draw_labels(axes: Any, points: Sequence[Point], taken: Sequence[Box]) -> None:
+    """Names beside the points, moved up or down to where they cover no point, no other name, no edge, nor ``taken``."""
+    frame = frame_box(axes)
+    spots = [spot(axes, p.speed.value or 0.0, p.energy.value or 0.0) for p in points]
+    taken = [*(Box(x - 6, y - 6, x + 6, y + 6) for x, y in spots), *taken]
+    taken += [box for point in points for box in _bars(axes, point, 72 / axes.figure.dpi)]
     for point, (x, y) in zip(points, spots, strict=True):
         boxes = [
             _label_box(point.label, x, y, side, step)
@@ -157,32 +184,34 @@ def _labels(axes: Any, points: Sequence[Point]) -> None:
         inside = [box for box in boxes if box.within(frame)] or boxes
         box = min(inside, key=lambda b: sum(b.overlaps(other) for other in taken))
         taken.append(box)
-        line = {"arrowstyle": "-", "color": _FAINT, "linewidth": 0.8, "shrinkB": 4}
+        line = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.8, "shrinkB": 4}
         axes.annotate(
             point.label,
             (point.speed.value, point.energy.value),
             xytext=(box.left - x, box.bottom - y),
             textcoords="offset points",
-            color=_INK,
+            color=INK,
             va="bottom",
-            arrowprops=line if abs((box.bottom + box.top) / 2 - y) > 1.2 * _FONT else None,
+            arrowprops=line if abs((box.bottom + box.top) / 2 - y) > 1.2 * FONT else None,
             zorder=4,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Box:
+class Box:
+    """A rectangle, in points."""
+
     left: float
     bottom: float
     right: float
     top: float
 
-    def overlaps(self, other: _Box) -> bool:
+    def overlaps(self, other: Box) -> bool:
         return (
             self.left < other.right and other.left < self.right and self.bottom < other.top and other.bottom < self.top
         )
 
-    def within(self, frame: _Box) -> bool:
+    def within(self, frame: Box) -> bool:
         return (
             frame.left <= self.left
             and self.right <= frame.right
@@ -191,7 +220,7 @@ class _Box:
         )
 
 
-def _bars(axes: Any, point: Point, scale: float) -> list[_Box]:
+def _bars(axes: Any, point: Point, scale: float) -> list[Box]:
     """Where a point's interval bars run; those without an end are left out."""
     boxes = []
     x, y = point.speed, point.energy
@@ -202,16 +231,16 @@ def _bars(axes: Any, point: Point, scale: float) -> list[_Box]:
         if None not in (*first, *last):
             left, bottom = axes.transData.transform(first) * scale
             right, top = axes.transData.transform(last) * scale
-            boxes.append(_Box(left - 1, bottom - 1, right + 1, top + 1))
+            boxes.append(Box(left - 1, bottom - 1, right + 1, top + 1))
     return boxes
 
 
-def _label_box(label: str, x: float, y: float, side: int, step: float) -> _Box:
+def _label_box(label: str, x: float, y: float, side: int, step: float) -> Box:
     """Where a name may stand: to the right (``side`` 1) or left of its point, ``step`` lines up."""
-    width, height = 0.6 * _FONT * len(label), 1.2 * _FONT
+    width, height = 0.6 * FONT * len(label), 1.2 * FONT
     left = x + 8 if side > 0 else x - 8 - width
     bottom = y - height / 2 + step * height
-    return _Box(left, bottom, left + width, bottom + height)
+    return Box(left, bottom, left + width, bottom + height)
 
 
 def _describe(points: Sequence[Point], energy_name: str) -> str:

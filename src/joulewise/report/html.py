@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -13,6 +13,8 @@ from pathlib import Path
 from joulewise.errors import EnvironmentFault
 from joulewise.report import chart
 from joulewise.report.bars import Bar, Histogram, energy_bars, histograms
+from joulewise.report.break_even_chart import break_even_chart
+from joulewise.report.explain import explain_grids, sentences
 from joulewise.report.grid import Grid
 from joulewise.report.grids import component_grids, grids
 from joulewise.report.run_facts import RunFacts
@@ -64,6 +66,9 @@ class _SectionView:
     trials: tuple[TrialBlock, ...]
     energy_name: str
     modelled: bool
+    why: list[str]
+    why_panels: list[_Panel]
+    why_grids: tuple[Grid, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +177,25 @@ def _section_view(
         tuple(block for block in trials if block.key.head == _head(section)),
         energy_name,
         any(point.modelled for point in points),
+        sentences(section) if section.explanations else [],
+        _why_panels(section, series, numbers),
+        explain_grids(section),
     )
+
+
+def _why_panels(section: Section, series: Mapping[str, int], numbers: Iterator[int]) -> list[_Panel]:
+    """Cost per token against acceptance length, a panel a task."""
+    panels = []
+    for task in dict.fromkeys(e.key.task for e in section.explanations):
+        svg = break_even_chart(
+            [e for e in section.explanations if e.key.task == task],
+            series,
+            title=f"{task}: cost per token against acceptance length, {section.model}",
+            prefix=f"chart{next(numbers)}",
+        )
+        if svg is not None:
+            panels.append(_Panel(task, svg))
+    return panels
 
 
 def _head(section: Section) -> tuple[str, str, str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from joulewise.report.explain import explain_grids, sentences
 from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
 from joulewise.report.summary import Summary, sections
@@ -21,6 +22,15 @@ def render(summary: Summary) -> str:
         summary: what to show.
     """
     return "\n".join(_lines(summary)) + "\n"
+
+
+def render_explanation(summary: Summary) -> str:
+    """Why decodings pay or not, as Markdown.
+
+    Args:
+        summary: what to show.
+    """
+    return "\n".join(_explanation_lines(summary)) + "\n"
 
 
 def words(shown: Shown) -> str:
@@ -59,6 +69,26 @@ def _lines(summary: Summary) -> Iterator[str]:
     yield from ("", "---", "", _escaped(HOW_TO_READ), "")
     left_out = "; polluted Trials left out" if summary.without_polluted else ""
     yield f"Made by Joulewise {summary.joulewise} from the ledgers alone{left_out}."
+
+
+def _explanation_lines(summary: Summary) -> Iterator[str]:
+    yield "# Why it pays or not"
+    for run in summary.runs:
+        yield from ("", f"## Run {_escaped(run.name)}")
+        nothing = nothing_to_show(run, summary)
+        for note in (*trust_notes(run), *([nothing] if nothing else [])):
+            yield from ("", f"> {_escaped(note)}")
+        for section in sections(summary):
+            if section.run == run.name:
+                yield from ("", f"### {_escaped(f'{section.model} ({section.engine}), {section.reasoning}')}", "")
+                yield from (f"- {_escaped(line)}" for line in sentences(section))
+                found = explain_grids(section)
+                for grid in found:
+                    yield from _table(grid)
+                if has_modelled(found):
+                    yield from ("", MODELLED)
+    for warning in summary.warnings:
+        yield from ("", f"> {_escaped(warning)}")
 
 
 def _table(grid: Grid) -> Iterator[str]:

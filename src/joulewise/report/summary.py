@@ -12,8 +12,10 @@ from joulewise import __version__
 from joulewise.analysis.acceptance import Acceptance, acceptances
 from joulewise.analysis.carbon import CellCarbon, carbon, intensities
 from joulewise.analysis.cells import Cell, natural_order, split
+from joulewise.analysis.explain import Best, Explanation, best, explanations
 from joulewise.analysis.lossless import Lossless, lossless
 from joulewise.analysis.per_token import CellCost, costs
+from joulewise.analysis.phases import PhaseShares, phase_shares
 from joulewise.analysis.precision import Precision, precision
 from joulewise.analysis.savings import Saving, savings
 from joulewise.energy.carbon import Grid
@@ -40,6 +42,9 @@ class Summary:
         precision: how far the repeats of each cell have come.
         savings, costs, acceptance, lossless: the figures, one entry a cell.
         carbon: likewise; empty where no grid was given.
+        explanations: why a decoding pays or not, one entry for each that speculates beside vanilla.
+        best: the cheapest of several sizes of a decoding, and of all decodings of a task.
+        phases: where the seconds went, one entry for each cell whose engine tells them apart.
         warnings: what was noticed while reading.
     """
 
@@ -56,6 +61,9 @@ class Summary:
     acceptance: tuple[Acceptance, ...]
     lossless: tuple[Lossless, ...]
     carbon: tuple[CellCarbon, ...]
+    explanations: tuple[Explanation, ...]
+    best: tuple[Best, ...]
+    phases: tuple[PhaseShares, ...]
     warnings: tuple[str, ...]
 
 
@@ -96,6 +104,8 @@ def summarise(
     if cells is None:
         cells = cells_of(table, without_polluted=without_polluted)
     found = costs(cells, price_per_kwh, table.environments)
+    heads = dict.fromkeys(cost.key.head for cost in found)
+    components = {head: _component([cost for cost in found if cost.key.head == head]) for head in heads}
     return Summary(
         FORMAT_VERSION,
         __version__,
@@ -110,6 +120,9 @@ def summarise(
         acceptances(cells),
         lossless(cells),
         () if grid is None else carbon(found, intensities(table, grid)),
+        explanations(cells, components, table.environments),
+        best(cells, components),
+        phase_shares(cells, components),
         tuple(table.warnings),
     )
 
@@ -132,16 +145,21 @@ class Section:
     acceptance: tuple[Acceptance, ...]
     lossless: tuple[Lossless, ...]
     carbon: tuple[CellCarbon, ...]
+    explanations: tuple[Explanation, ...]
+    best: tuple[Best, ...]
+    phases: tuple[PhaseShares, ...]
 
     @property
     def component(self) -> ComponentName:
         """The component to show first: the GPU where it alone is measured, else the total."""
-        if "measured" in self._provenances("gpu") and "measured" not in self._provenances("total"):
-            return "gpu"
-        return "total"
+        return _component(self.costs)
 
-    def _provenances(self, component: ComponentName) -> set[str]:
-        return {cost.component(component).energy_per_answer_j.provenance for cost in self.costs}
+
+def _component(costs: Sequence[CellCost]) -> ComponentName:
+    def measured(component: ComponentName) -> bool:
+        return any(cost.component(component).energy_per_answer_j.provenance == "measured" for cost in costs)
+
+    return "gpu" if measured("gpu") and not measured("total") else "total"
 
 
 def sections(summary: Summary) -> tuple[Section, ...]:
@@ -154,6 +172,9 @@ def sections(summary: Summary) -> tuple[Section, ...]:
             tuple(x for x in summary.acceptance if x.key.head == head),
             tuple(x for x in summary.lossless if x.key.head == head),
             tuple(x for x in summary.carbon if x.key.head == head),
+            tuple(x for x in summary.explanations if x.key.head == head),
+            tuple(x for x in summary.best if x.head == head),
+            tuple(x for x in summary.phases if x.key.head == head),
         )
         for head in dict.fromkeys(cost.key.head for cost in summary.costs)
     )

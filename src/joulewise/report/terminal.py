@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from joulewise.report.explain import explain_grids, sentences
 from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
 from joulewise.report.run_facts import RunFacts
@@ -60,6 +61,30 @@ def print_result(summary: Summary, file: IO[str] | None = None) -> None:
         name = f", {section.engine}, {section.reasoning}" if len(found) > 1 else ""
         console.print()
         console.print(Text(f"Result{name}: {' '.join(results(section))}"))
+
+
+def print_explanation(summary: Summary, file: IO[str] | None = None) -> None:
+    """Print why decodings pay or not: sentences first, then the tables behind them.
+
+    Args:
+        summary: what to print.
+        file: as for ``print_summary``.
+    """
+    console = _console(file)
+    for run in summary.runs:
+        console.rule(Text(f"Run {run.name}", style="bold"), align="left", style="dim")
+        for note in (*trust_notes(run), *(n for n in [nothing_to_show(run, summary)] if n)):
+            _note(console, note)
+        for section in sections(summary):
+            if section.run == run.name:
+                console.print()
+                console.print(Text(f"{section.model} ({section.engine}), {section.reasoning}", style="bold"))
+                for line in sentences(section):
+                    console.print(Text(f"- {line}"))
+                for grid in explain_grids(section):
+                    _print_grid(console, grid)
+    for warning in summary.warnings:
+        _note(console, f"Note: {warning}")
 
 
 def _console(file: IO[str] | None) -> Console:

@@ -219,7 +219,7 @@ def _meaning(decoding: str, savings: list[Saving], section: Section) -> str:
     told = []
     for (speed, cost), found in sorted(groups.items(), key=lambda item: [_KINDS.index(kind) for kind in item[0]]):
         tasks, times, energies = zip(*found, strict=True)
-        where = _listed(tasks)
+        where = listed(tasks)
         if len(found) > 3 or len(found) == len(savings) > 1:
             where = (
                 f"all {len(savings)} tasks" if len(found) == len(savings) else f"{len(found)} of {len(savings)} tasks"
@@ -240,7 +240,8 @@ def _factors(gammas: Sequence[Gamma]) -> str:
     return f" ({why})" if why else ""
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Names as a sentence has them: ``a, b and c``."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
@@ -356,7 +357,7 @@ def _target_note(target: float, found: Sequence[Precision]) -> str:
         f"Measured to {target * 100:g} % or better (joules per output token of these very questions, gain apart): "
         f"{len(found) - len(missed)} of {len(found)} cells, with up to {most} repeats"
     )
-    return f"{told}. Not yet, or not within the plan's budget: {_listed(missed)}." if missed else f"{told}."
+    return f"{told}. Not yet, or not within the plan's budget: {listed(missed)}." if missed else f"{told}."
 
 
 def dropped_notes(savings: Iterable[Saving]) -> list[str]:

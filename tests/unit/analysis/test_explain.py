@@ -12,7 +12,8 @@ from joulewise.analysis.cells import Cell, split
 from joulewise.analysis.chain import acceptance_for, expected_length, is_chain
 from joulewise.analysis.explain import Best, Explanation, best, explanations, family
 from joulewise.analysis.phases import phase_shares
-from synthetic_table import part, row, table
+from speculation import answers
+from synthetic_table import table
 
 HEAD = ("r", "e", "m", "direct")
 
@@ -54,34 +55,6 @@ def test_the_formula_of_a_constant_chain() -> None:
 )
 def test_families_and_chains(label: str, name: str, chain: bool) -> None:
     assert (family(label), is_chain(label)) == (name, chain)
-
-
-def answers(
-    decoding: str, seconds: float, joules: float, tau: float = 1.0, size: int = 5, **other: Any
-) -> list[dict[str, Any]]:
-    """Six answers of about 101 tokens; ``seconds`` and ``joules`` a token, and a prefill of 0.1 s and 60 J."""
-    rows = []
-    for i in range(6):
-        tokens = 100 + 10 * i
-        count = round(tokens / tau) if tau > 1.0 else 0
-        rows.append(
-            row(
-                decoding,
-                f"q{i}",
-                energy=[part("gpu", 60.0 + joules * tokens, other.get("provenance", "measured"))],
-                duration_s=0.1 + seconds * tokens,
-                output_tokens=tokens + 1,
-                generation_count=1,
-                prefill_s=0.1,
-                gpu_prefill_j=60.0,
-                rounds=count,
-                drafted_tokens=size * count,
-                accepted_tokens=tokens - count if count else 0,
-                drafted_per_round=[size] * count,
-                **{name: value for name, value in other.items() if name != "provenance"},
-            )
-        )
-    return rows
 
 
 def cells(*rows: list[dict[str, Any]]) -> tuple[Cell, ...]:
