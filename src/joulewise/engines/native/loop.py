@@ -14,6 +14,7 @@ from joulewise.engines.native.accept import Chooser, Rule
 from joulewise.engines.native.draft import Drafter, Kept
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.phases import Stopwatch
+from joulewise.engines.native.session import open_session
 from joulewise.engines.native.tree import path
 
 
@@ -60,9 +61,9 @@ def decode(
     """
     watch = Stopwatch(model.device)
     capacity = len(prompt) + limit + drafter.most_nodes + 1
-    cache = model.new_cache(capacity)
+    session = open_session(model, capacity)
     watch.mark("memory")
-    hidden = model.forward(cache, prompt, 0, None)
+    hidden = session.prefill(prompt)
     root = chooser.draw(model.logits(hidden[-1:]))
     output = root.tolist()
     first_token_s = time.monotonic()
@@ -80,8 +81,7 @@ def decode(
 
         tree = draft.tree
         nodes = torch.cat((root, draft.tokens))
-        hidden = model.forward(cache, nodes, length, tree.mask(length), length + tree.depths)
-        logits = model.logits(hidden)
+        hidden, logits = session.forward(nodes, length, tree)
         watch.mark("verify")
 
         last, root = accept(draft, logits, chooser)
@@ -90,7 +90,7 @@ def decode(
         watch.mark("accept")
 
         if not tree.chain:
-            cache.move(length + way, length)
+            session.cache.move(length + way, length)
         watch.mark("memory")
 
         emitted = tokens[:accepted] + tokens[-1:]

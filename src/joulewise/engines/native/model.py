@@ -55,6 +55,8 @@ class DecoderModel:
         self.device: torch.device = loaded.model.device
         self.taps = tuple(taps)
         self._tapped: dict[int, Tensor] = {}
+        self.session: object = None
+        """What was captured of this model, kept from prompt to prompt."""
         parameters = inspect.signature(type(self.decoder).forward).parameters
         # The argument was renamed on the way from Transformers 5.17 to 5.24.
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
@@ -97,13 +99,26 @@ class DecoderModel:
             mask: true where a token sees a slot, shape ``(W, start + W)``; None: causal.
             positions: shape ``(W,)``; None: the slots.
         """
-        width = len(tokens)
-        cache.slots = torch.arange(start, start + width, device=self.device)
-        cache.span = start + width
+        span = start + len(tokens)
+        slots = torch.arange(start, span, device=self.device)
         if positions is None:
-            positions = cache.slots
+            positions = slots
         if mask is None and start > 0:
-            mask = causal_mask(positions, cache.span)
+            mask = causal_mask(positions, span)
+        return self.forward_at(cache, tokens, slots, span, mask, positions)
+
+    def forward_at(
+        self, cache: KV, tokens: Tensor, slots: Tensor, span: int, mask: Tensor | None, positions: Tensor
+    ) -> Hidden:
+        """One forward over W tokens, all that differs between calls of one shape lying on the device.
+
+        Args:
+            cache: read and written.
+            tokens, slots, positions: shape ``(W,)``.
+            span: so many slots are read.
+            mask: true where a token sees a slot, shape ``(W, span)``; None: causal, with nothing before.
+        """
+        cache.slots, cache.span = slots, span
         output = self.decoder(
             input_ids=tokens[None],
             position_ids=positions[None],

@@ -10,6 +10,7 @@ from torch import Tensor
 from joulewise.engines.native.accept import Chooser
 from joulewise.engines.native.draft import Draft, Kept
 from joulewise.engines.native.model import DecoderModel, Hidden
+from joulewise.engines.native.session import open_session
 from joulewise.engines.native.tree import chain
 
 LONGEST = 128
@@ -118,8 +119,8 @@ class ModelDrafter:
     def reset(self, prompt: Tensor, hidden: Hidden, root: Tensor, capacity: int) -> None:
         """Read the prompt."""
         self._length.reset()
-        self._cache = self._model.new_cache(capacity)
-        self._model.forward(self._cache, self._known(prompt), 0, None)
+        self._session = open_session(self._model, capacity)
+        self._session.prefill(self._known(prompt))
         self._read = len(prompt)  # tokens in the cache that are part of the output
         self._unread = root
         self._drafted = 0
@@ -130,9 +131,10 @@ class ModelDrafter:
         rows: list[Tensor] = []
         inputs, position = self._unread, self._read
         while len(tokens) < min(self._length.next(), room):
-            hidden = self._model.forward(self._cache, self._known(inputs), position, None)
-            position += len(inputs)
-            logits = self._model.logits(hidden[-1:])[:, : self._rows]
+            count = len(inputs)
+            logits = self._session.forward(self._known(inputs), position, chain(count - 1, inputs.device))[1]
+            position += count
+            logits = logits[-1:, : self._rows]
             if self._chooser.greedy:
                 inputs = logits.argmax(dim=-1)
             else:

@@ -1,0 +1,104 @@
+"""Captured forwards give what plain ones give, whatever width and length they are padded to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tiny_models
+from joulewise.engines.native import session as module
+from joulewise.engines.native.model import DecoderModel
+from joulewise.engines.native.session import Captured, Eager, uncaptured
+from joulewise.engines.native.tree import Tree, chain
+from joulewise.engines.transformers.loading import make_neutral
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen3"])
+def model(request: pytest.FixtureRequest) -> DecoderModel:
+    made = tiny_models.build(request.param)
+    return DecoderModel(make_neutral("tiny", made, tiny_models.tokenizer()), taps=(0, 1, 2))
+
+
+def compare(model: DecoderModel, prompt: torch.Tensor, rounds: list[tuple[torch.Tensor, Tree]]) -> None:
+    """Every node of every round, each kept whole as if it were a prefix, agrees between the two sessions."""
+    plain, padded = Eager(model, 200), Captured(model, 200, uncaptured)
+    with torch.inference_mode():
+        plain.prefill(prompt)
+        padded.prefill(prompt)
+        length = len(prompt)
+        for nodes, tree in rounds:
+            expected, found = plain.forward(nodes, length, tree), padded.forward(nodes, length, tree)
+            torch.testing.assert_close(found[1], expected[1], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(found[0].last, expected[0].last, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(found[0].taps, expected[0].taps, atol=1e-5, rtol=1e-5)
+            assert len(found[1]) == len(nodes)
+            length += 1  # the root stays; what the next round overwrites must not show
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_any_trees_in_a_row(model: DecoderModel, data: st.DataObject) -> None:
+    tokens = st.integers(3, tiny_models.ROWS - 1)
+    rounds = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        parents = [data.draw(st.integers(0, max(i - 1, 0))) for i in range(data.draw(st.integers(1, 9)))]
+        nodes = torch.tensor(data.draw(st.lists(tokens, min_size=len(parents), max_size=len(parents))))
+        rounds.append((nodes, Tree.of(torch.tensor(parents), height=len(parents))))
+    prompt = torch.tensor(data.draw(st.lists(tokens, min_size=1, max_size=20)))
+    compare(model, prompt, rounds)
+
+
+@pytest.mark.parametrize("count", [1, 2, 6, 7, 60])
+def test_chains_at_and_between_the_widths(model: DecoderModel, count: int) -> None:
+    nodes = torch.arange(3, 3 + count) % 70
+    compare(model, torch.arange(3, 9), [(nodes, chain(count - 1, CPU)), (nodes[:1], chain(0, CPU))])
+
+
+def test_a_length_that_crosses_into_the_next_bucket(model: DecoderModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUCKET", 8)
+    nodes = torch.tensor([5, 6, 7])
+    compare(model, torch.arange(3, 9), [(nodes, chain(2, CPU))] * 6)
+
+
+def test_each_shape_is_captured_once(model: DecoderModel) -> None:
+    captured = []
+
+    def count(run: Callable[[], None]) -> Callable[[], None]:
+        captured.append(1)
+        return uncaptured(run)
+
+    session = Captured(model, 64, count)
+    with torch.inference_mode():
+        session.prefill(torch.arange(3, 9))
+        for tokens in (1, 1, 2, 2, 1):
+            session.forward(torch.arange(3, 3 + tokens), 6, chain(tokens - 1, CPU))
+    assert len(captured) == 2
+
+
+def test_without_memory_for_a_capture_it_runs_uncaptured_and_says_so(model: DecoderModel) -> None:
+    def full(_: Callable[[], None]) -> Callable[[], None]:
+        raise torch.OutOfMemoryError("full")
+
+    session, plain = Captured(model, 64, full), Eager(model, 64)
+    nodes, tree = torch.tensor([5, 6]), chain(1, CPU)
+    with torch.inference_mode():
+        session.prefill(nodes)
+        plain.prefill(nodes)
+        with pytest.warns(RuntimeWarning, match="No memory is left to capture"):
+            found = session.forward(nodes, 2, tree)[1]
+        torch.testing.assert_close(found, plain.forward(nodes, 2, tree)[1], atol=1e-5, rtol=1e-5)
+        session.forward(nodes, 2, tree)  # not tried again
+
+
+def test_a_draft_wider_than_any_capture_runs_as_it_is(model: DecoderModel) -> None:
+    session = Captured(model, 400, uncaptured)
+    with torch.inference_mode():
+        session.prefill(torch.arange(3, 9))
+        logits = session.forward(torch.full((300,), 7), 6, chain(299, CPU))[1]
+    assert logits.shape == (300, tiny_models.ROWS)
