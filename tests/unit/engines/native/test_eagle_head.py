@@ -122,6 +122,13 @@ def test_the_full_vocabulary_and_no_aux_layers(tmp_path: Path, plain: DecoderMod
     assert head.ids(torch.arange(ROWS)).tolist() == list(range(ROWS))
 
 
+def test_padded_rows_of_the_output_are_cut_to_the_targets(tmp_path: Path, tapped: DecoderModel) -> None:
+    tensors = {name: t for name, t in tiny_heads.eagle3(rows=ROWS).items() if name not in ("d2t", "t2d")}
+    tensors["lm_head.weight"] = torch.cat((tensors["lm_head.weight"], torch.ones(5, SIZE)))
+    head, _, logits, _ = run_eagle3(tiny_heads.write(tmp_path, tensors, CONFIG), tapped)
+    assert (head.rows, logits.shape) == (ROWS, (W, ROWS))
+
+
 @pytest.mark.parametrize("names", ["fc_norm", "aux_norm"])
 def test_renamed_heads_of_specforge_and_sglang(tmp_path: Path, names: str) -> None:
     """Layers named by their outputs, a norm for each third, a head_dim of its own, a second layer with hidden_norm."""

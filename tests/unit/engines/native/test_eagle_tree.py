@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tiny_heads
 from joulewise.engines.native.draft import Draft, Kept
-from joulewise.engines.native.drafters.eagle import Eagle
+from joulewise.engines.native.drafters.eagle import EagleDrafter
 from joulewise.engines.native.heads.eagle import EagleHead
 from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle3
 from joulewise.engines.native.model import DecoderModel, Hidden
@@ -86,8 +86,8 @@ class Table:
         return chosen
 
 
-def begun(table: Table, *, root: int = 1, **how: int) -> Eagle:
-    drafter = Eagle(table, **how)  # type: ignore[arg-type]
+def begun(table: Table, *, root: int = 1, **how: int) -> EagleDrafter:
+    drafter = EagleDrafter(table, **how)  # type: ignore[arg-type]
     drafter.reset(torch.tensor([0, 0, 0]), Hidden(torch.zeros(3, 1)), torch.tensor([root]), CAPACITY)
     return drafter
 
@@ -124,7 +124,7 @@ def best_paths(logits: Tensor, root: int, top_k: int, depth: int, count: int) ->
 @settings(max_examples=60, deadline=None)
 def test_the_tree_is_that_of_a_plain_search(seed: int, top_k: int, depth: int, count: int, sharp: float) -> None:
     logits = tiny_heads.draw(12, 12, seed=seed, spread=sharp)
-    draft = begun(Table(logits), top_k=top_k, depth=depth, nodes=count).propose(room=99)
+    draft = begun(Table(logits), top_k=top_k, depth=depth, nodes=count + 1).propose(room=99)
     assert set(nodes(draft)) == best_paths(logits, 1, top_k, depth, count)
 
 
@@ -142,12 +142,12 @@ def test_what_holds_for_every_tree(seed: int, top_k: int, depth: int, count: int
     logits = tiny_heads.draw(12, 12, seed=seed)
     if certain:
         logits = torch.zeros(12, 12).index_put((torch.arange(12), torch.arange(12).roll(3)), torch.tensor(200.0))
-    drafter = begun(Table(logits), top_k=top_k, depth=depth, nodes=count)
+    drafter = begun(Table(logits), top_k=top_k, depth=depth, nodes=count + 1)
     draft = drafter.propose(room)
     tree = draft.tree
     parents = tree.parents.tolist()
     assert all(parent < node for node, parent in enumerate(parents) if node)
-    assert len(draft.tokens) == len(parents) - 1 <= min(count, drafter.most_nodes)
+    assert len(draft.tokens) == len(parents) - 1 <= drafter.most_nodes <= count
     ways = nodes(draft)
     assert len(set(ways)) == len(ways)  # siblings differ
     assert all(way[:-1] in ways for way in ways if len(way) > 1)
@@ -191,15 +191,15 @@ def test_a_useless_head_is_never_accepted() -> None:
 
 def test_published_sizes() -> None:
     table = Table(tiny_heads.draw(80, 80))
-    assert begun(table).most_nodes == 59  # 60 with the root, the published total
+    assert begun(table).most_nodes == 59
     assert begun(table, top_k=10, depth=0).most_nodes == 10
     assert begun(table, top_k=1, depth=4).most_nodes == 5
-    draft = begun(table, top_k=10, depth=7, nodes=59).propose(99)
+    draft = begun(table, top_k=10, depth=7, nodes=60).propose(99)
     assert (len(draft.tokens), draft.tree.height) == (59, 8)
 
 
 @pytest.mark.parametrize(
-    "how", [{"nodes": 257}, {"nodes": 0}, {"top_k": 0}, {"depth": -1}, {"depth": 256}, {"top_k": 13}]
+    "how", [{"nodes": 257}, {"nodes": 1}, {"top_k": 0}, {"depth": -1}, {"depth": 256}, {"top_k": 13}]
 )
 def test_an_impossible_tree_is_refused(how: dict[str, int]) -> None:
     with pytest.raises(UserError, match=r"is not possible|than the 12 tokens"):
@@ -209,7 +209,9 @@ def test_an_impossible_tree_is_refused(how: dict[str, int]) -> None:
 # Real heads over a real target.
 
 
-def rounds(target: DecoderModel, drafter: Eagle, count: int, prompt: Tensor = PROMPT) -> tuple[Tensor, list[Draft]]:
+def rounds(
+    target: DecoderModel, drafter: EagleDrafter, count: int, prompt: Tensor = PROMPT
+) -> tuple[Tensor, list[Draft]]:
     """Decode greedily for so many rounds; every third round the target's own token is the only one kept.
 
     Returns:
@@ -244,7 +246,7 @@ def rounds(target: DecoderModel, drafter: Eagle, count: int, prompt: Tensor = PR
 def test_after_rounds_the_cache_is_that_of_a_fresh_reading(
     target: DecoderModel, head: EagleHead, how: dict[str, int]
 ) -> None:
-    drafter, fresh = Eagle(head, **how), Eagle(head, **how)
+    drafter, fresh = EagleDrafter(head, **how), EagleDrafter(head, **how)
     text, drafts = rounds(target, drafter, 7)
     assert len(text) > len(PROMPT) + 1 + 7  # something was accepted
     known, root = text[:-1], text[-1:]
@@ -259,7 +261,7 @@ def test_after_rounds_the_cache_is_that_of_a_fresh_reading(
 
 
 def test_nothing_stays_from_prompt_to_prompt(target: DecoderModel, head: EagleHead) -> None:
-    drafter = Eagle(head, top_k=3, depth=2, nodes=12)
+    drafter = EagleDrafter(head, top_k=3, depth=2, nodes=12)
     first, _ = rounds(target, drafter, 4)
     rounds(target, drafter, 3, prompt=torch.arange(40, 60))
     again, _ = rounds(target, drafter, 4)
@@ -267,14 +269,14 @@ def test_nothing_stays_from_prompt_to_prompt(target: DecoderModel, head: EagleHe
 
 
 def test_a_prompt_of_one_token(target: DecoderModel, head: EagleHead) -> None:
-    text, drafts = rounds(target, Eagle(head, top_k=3, depth=2, nodes=12), 3, prompt=torch.tensor([7]))
+    text, drafts = rounds(target, EagleDrafter(head, top_k=3, depth=2, nodes=12), 3, prompt=torch.tensor([7]))
     assert len(text) >= 5
     assert all(0 <= int(token) < ROWS for draft in drafts for token in draft.tokens)
 
 
 def test_a_tree_and_its_paths_agree(target: DecoderModel, head: EagleHead) -> None:
     """Each node's children are what the head says when it reads that node's path as a chain."""
-    drafter = Eagle(head, top_k=3, depth=2, nodes=30)
+    drafter = EagleDrafter(head, top_k=3, depth=2, nodes=30)
     hidden = target.forward(target.new_cache(len(PROMPT)), PROMPT, 0, None)
     root = torch.tensor([9])
     drafter.reset(PROMPT, hidden, root, CAPACITY)

@@ -15,8 +15,9 @@ from safetensors.torch import save_file
 
 import tiny_heads
 from joulewise.engines.native.heads import formats, open_head, taps_of
+from joulewise.engines.native.heads.eagle import Eagle3Head, EagleHead
 from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle3, random_medusa
-from joulewise.engines.native.model import DecoderModel
+from joulewise.engines.native.model import DecoderModel, Hidden
 from joulewise.errors import UserError
 from tiny_heads import CONFIG, LAYERS, ROWS, SIZE, TAPS, Tensors, draw
 
@@ -276,6 +277,33 @@ def test_missing_tap_layers(tmp_path: Path, plain: DecoderModel) -> None:
     name = tiny_heads.write(tmp_path, tiny_heads.eagle3(), CONFIG)
     refused(name, plain, r"reads the inputs of the layers 2, 4, 5 .*opened without them .tapped: none.")
     refused(name, tiny_heads.target(taps=(2, 4, 6)), "tapped: 2, 4, 6")
+
+
+def test_heads_that_read_other_layers_share_a_target(tmp_path: Path, plain: DecoderModel) -> None:
+    """The target taps what all of its heads read, in order; each head takes its own, in its own order."""
+    target = tiny_heads.target(taps=(1, 2, 4, 5, 7))
+    taps = draw(6, 5 * SIZE)
+    rows = dict(zip(target.taps, taps.unflatten(-1, (5, SIZE)).unbind(1), strict=True))
+    for own in ((2, 4, 5), (7, 1, 4)):
+        tensors = tiny_heads.eagle3()
+        config = CONFIG | {"eagle_aux_hidden_state_layer_ids": list(own)}
+        head = open_head(tiny_heads.write(tmp_path / str(own[0]), tensors, config), target)
+        assert isinstance(head, Eagle3Head)
+        expected = torch.cat([rows[layer] for layer in own], dim=-1) @ tensors["fc.weight"].T
+        torch.testing.assert_close(head.fuse(Hidden(draw(6, SIZE), taps)), expected)
+    head = open_head(tiny_heads.write(tmp_path / "eagle2", tiny_heads.eagle2(plain), CONFIG), target)
+    assert isinstance(head, EagleHead)
+    assert torch.equal(head.fuse(Hidden(draw(6, SIZE), taps)), draw(6, SIZE))
+
+
+def test_a_head_says_what_it_is(tmp_path: Path, tapped: DecoderModel) -> None:
+    name = tiny_heads.write(tmp_path, tiny_heads.eagle3(), CONFIG)
+    first = open_head(name, tapped)
+    assert first.note.startswith(f"{name}, EAGLE-3 head, 13,696 parameters, sha256 ")
+    assert open_head(name, tapped).note == first.note
+    tiny_heads.write(tmp_path, tiny_heads.eagle3() | {"norm.weight": torch.ones(SIZE)}, CONFIG)
+    assert open_head(name, tapped).note != first.note
+    assert random_eagle3(tapped).note == "random weights, EAGLE-3 head, 15,488 parameters"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import tiny_heads
 from joulewise.engines.native.draft import Kept
-from joulewise.engines.native.drafters.medusa import Medusa
+from joulewise.engines.native.drafters.medusa import MedusaDrafter
 from joulewise.engines.native.drafters.medusa_trees import TREES, checked_paths, published_tree
 from joulewise.engines.native.heads import open_head, taps_of
 from joulewise.engines.native.heads.medusa import MedusaHead
@@ -146,7 +146,7 @@ def test_published_trees() -> None:
     ("paths", "message"),
     [
         ([], "this one has 0"),
-        ([[i] for i in range(257)], "this one has 257"),
+        ([[i] for i in range(256)], "this one has 256"),
         ([[0], [1, 0]], r"\[1, 0\] of the Medusa tree goes on from a path that is not there"),
         ([[0], [0]], r"\[0\] of the Medusa tree stands there twice"),
         ([[]], "stands there twice"),
@@ -166,7 +166,7 @@ def test_an_unknown_tree_is_refused() -> None:
 # The drafter.
 
 
-def begun(drafter: Medusa, feature: Tensor = FEATURE) -> Medusa:
+def begun(drafter: MedusaDrafter, feature: Tensor = FEATURE) -> MedusaDrafter:
     hidden = Hidden(torch.cat((draw(4, SIZE, seed=1), feature)))
     drafter.reset(torch.arange(5), hidden, torch.tensor([7]), capacity=100)
     return drafter
@@ -174,7 +174,7 @@ def begun(drafter: Medusa, feature: Tensor = FEATURE) -> Medusa:
 
 def test_each_node_takes_its_rank_of_its_levels_head(target: DecoderModel) -> None:
     head = random_medusa(target, heads=4, seed=1)
-    draft = begun(Medusa(head, published_tree("mc_sim_7b_63"))).propose(room=50)
+    draft = begun(MedusaDrafter(head)).propose(room=50)
     ranked = head.ranked(FEATURE, 10)
     paths = published_tree("mc_sim_7b_63")
     assert draft.tokens.tolist() == [int(ranked[len(path) - 1, path[-1]]) for path in paths]
@@ -185,7 +185,7 @@ def test_each_node_takes_its_rank_of_its_levels_head(target: DecoderModel) -> No
 
 
 def test_a_tree_is_cut_to_the_room(target: DecoderModel) -> None:
-    drafter = begun(Medusa(random_medusa(target, heads=4), published_tree("mc_sim_7b_63")))
+    drafter = begun(MedusaDrafter(random_medusa(target, heads=4), "mc_sim_7b_63"))
     assert drafter.most_nodes == 63
     whole = drafter.propose(room=4)
     for room, nodes in ((0, 0), (1, 10), (2, 38), (3, 61), (4, 63), (99, 63)):
@@ -196,14 +196,14 @@ def test_a_tree_is_cut_to_the_room(target: DecoderModel) -> None:
 
 
 def test_a_tree_of_one_path_is_a_chain(target: DecoderModel) -> None:
-    chain = begun(Medusa(random_medusa(target), [[0, 0], [0]])).propose(9).tree
+    chain = begun(MedusaDrafter(random_medusa(target), [[0, 0], [0]])).propose(9).tree
     assert chain.chain
-    assert not begun(Medusa(random_medusa(target), [[0], [1]])).propose(9).tree.chain
+    assert not begun(MedusaDrafter(random_medusa(target), [[0], [1]])).propose(9).tree.chain
 
 
 def test_the_newest_feature_counts_and_nothing_of_the_last_prompt(target: DecoderModel) -> None:
     head = random_medusa(target, heads=2, own_output=False, seed=2)
-    drafter, fresh = Medusa(head, [[0], [0, 0]]), Medusa(head, [[0], [0, 0]])
+    drafter, fresh = MedusaDrafter(head, [[0], [0, 0]]), MedusaDrafter(head, [[0], [0, 0]])
     first, second = draw(1, SIZE, seed=30, spread=2.0), draw(1, SIZE, seed=31, spread=2.0)
     begun(drafter, first).propose(9)
     drafter.observe(Kept(torch.tensor([1, 2]), Hidden(torch.cat((first, second))), length=5))
@@ -214,7 +214,7 @@ def test_the_newest_feature_counts_and_nothing_of_the_last_prompt(target: Decode
 
 def test_the_walk_follows_a_target_that_draws_what_the_heads_say(target: DecoderModel) -> None:
     head = random_medusa(target, heads=4, seed=3)
-    draft = begun(Medusa(head, published_tree("mc_sim_7b_63"))).propose(9)
+    draft = begun(MedusaDrafter(head, published_tree("mc_sim_7b_63"))).propose(9)
     path, ranked = (0, 0, 0, 1), head.ranked(FEATURE, 10)
     drawn = torch.zeros(64, dtype=torch.long)
     numbers = {p: i + 1 for i, p in enumerate(published_tree("mc_sim_7b_63"))} | {(): 0}
@@ -225,7 +225,7 @@ def test_the_walk_follows_a_target_that_draws_what_the_heads_say(target: Decoder
 
 def test_a_tree_that_the_heads_cannot_fill_is_refused(target: DecoderModel) -> None:
     head = random_medusa(target, heads=3)
-    with pytest.raises(UserError, match="4 deep needs as many heads, and random Medusa head has 3"):
-        Medusa(head, published_tree("mc_sim_7b_63"))
+    with pytest.raises(UserError, match="4 deep needs as many heads, and random weights has 3"):
+        MedusaDrafter(head, published_tree("mc_sim_7b_63"))
     with pytest.raises(UserError, match="over the 80 tokens"):
-        Medusa(head, [[ROWS]] + [[i] for i in range(3)])
+        MedusaDrafter(head, [[ROWS]] + [[i] for i in range(3)])

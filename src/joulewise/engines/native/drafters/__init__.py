@@ -64,13 +64,13 @@ def _prompt_lookup(decoding: PromptLookup, parts: Parts) -> Drafter:
 def _medusa(decoding: Medusa, parts: Parts) -> Drafter:
     from joulewise.engines.native.drafters.medusa import MedusaDrafter
 
-    return MedusaDrafter(parts.target, parts.head, decoding.tree)
+    return MedusaDrafter(parts.head, decoding.tree)
 
 
 def _eagle(decoding: Eagle2 | Eagle3, parts: Parts) -> Drafter:
     from joulewise.engines.native.drafters.eagle import EagleDrafter
 
-    return EagleDrafter(parts.target, parts.head, decoding.nodes, decoding.depth, decoding.top_k)
+    return EagleDrafter(parts.head, decoding.nodes, decoding.depth, decoding.top_k)
 
 
 DRAFTERS: dict[type[Decoding], Callable[[Any, Parts], Drafter]] = {

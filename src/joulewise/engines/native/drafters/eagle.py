@@ -13,7 +13,7 @@ from joulewise.engines.native.tree import Tree, chain
 from joulewise.errors import UserError
 
 
-class Eagle:
+class EagleDrafter:
     """Drafts with an EAGLE head. See ``Drafter``.
 
     After every round the head reads the kept tokens with the target's own features (draft extend); what it wrote while
@@ -21,27 +21,26 @@ class Eagle:
 
     Args:
         head: of either generation.
-        top_k: children of each node, and nodes that are followed further on each level; 1 gives a chain.
+        nodes: of the tree, the root included: those with the highest product of probabilities are kept.
         depth: forwards of the head in a draft, so paths have at most ``depth + 1`` tokens.
-        nodes: the most nodes below the root that are kept: those with the highest product of probabilities.
+        top_k: children of each node, and nodes that are followed further on each level; 1 gives a chain.
 
     Raises:
         UserError: a tree over the limit, or wider than the head's vocabulary.
     """
 
-    def __init__(self, head: EagleHead, top_k: int = 10, depth: int = 7, nodes: int = 59) -> None:
-        if min(top_k, nodes) < 1 or depth < 0 or nodes > MOST_NODES or depth >= MOST_NODES:
+    def __init__(self, head: EagleHead, nodes: int = 60, depth: int = 7, top_k: int = 10) -> None:
+        if not (2 <= nodes <= MOST_NODES and 0 <= depth < MOST_NODES and top_k >= 1):
             raise UserError(
-                f"A draft tree of {nodes} nodes with top_k {top_k} and depth {depth} is not possible: nodes may be 1 "
-                f"to {MOST_NODES}, top_k at least 1, depth 0 to {MOST_NODES - 1}."
+                f"A draft tree of {nodes} nodes with depth {depth} and top_k {top_k} is not possible: nodes may be 2 "
+                f"to {MOST_NODES}, depth 0 to {MOST_NODES - 1}, top_k at least 1."
             )
         if top_k > head.rows:
             raise UserError(f"top_k {top_k} is more than the {head.rows} tokens that the head {head.name} can propose.")
         self._head = head
         self._top_k = top_k
         self._depth = depth
-        self._nodes = nodes
-        self.most_nodes = min(nodes, self._candidates(depth + 1))
+        self.most_nodes = min(nodes - 1, top_k + depth * top_k**2)
 
     def reset(self, prompt: Tensor, hidden: Hidden, root: Tensor, capacity: int) -> None:
         """Read the prompt: each feature with the token after it."""
@@ -57,7 +56,7 @@ class Eagle:
         """The best nodes of a tree that grows by its likeliest nodes, level by level. All scores are in float32."""
         levels = min(self._depth + 1, room)
         if self._top_k == 1:
-            levels = min(levels, self._nodes)
+            levels = min(levels, self.most_nodes)
         if levels < 1:
             return Draft(self._state.new_empty(0, dtype=torch.long), chain(0, self._state.device))
         k, device = self._top_k, self._state.device
@@ -88,7 +87,7 @@ class Eagle:
             states, seen = states[origins], torch.cat((seen[origins], itself), dim=1)
             made += k * k
 
-        kept = _best(torch.cat(scores_of), self._nodes).sort().values
+        kept = _best(torch.cat(scores_of), self.most_nodes).sort().values
         drafted = torch.cat(tokens_of)[kept]
         if k == 1:
             return Draft(drafted, chain(len(drafted), device))
@@ -108,9 +107,6 @@ class Eagle:
         best = logits.topk(self._top_k, dim=-1)
         steps = best.values - logits.logsumexp(dim=-1, keepdim=True)
         return (scores[:, None] + steps).flatten(), self._head.ids(best.indices).flatten()
-
-    def _candidates(self, levels: int) -> int:
-        return self._top_k + (levels - 1) * self._top_k**2
 
 
 def _best(scores: Tensor, count: int) -> Tensor:

@@ -8,27 +8,27 @@ import torch
 from torch import Tensor
 
 from joulewise.engines.native.draft import Draft, Kept
-from joulewise.engines.native.drafters.medusa_trees import Path, checked_paths
+from joulewise.engines.native.drafters.medusa_trees import DEFAULT_TREE, Path, checked_paths, published_tree
 from joulewise.engines.native.heads.medusa import MedusaHead
 from joulewise.engines.native.model import Hidden
 from joulewise.engines.native.tree import Tree
 from joulewise.errors import UserError
 
 
-class Medusa:
+class MedusaDrafter:
     """Drafts with Medusa heads. See ``Drafter``.
 
     Args:
         head: the heads.
-        paths: the tree: a path ``(0, 2)`` is the third choice of head 2 after the first choice of head 1. Every
-            beginning of a path must be a path too.
+        tree: a published tree's name, or paths: ``(0, 2)`` is the third choice of head 2 after the first of head 1.
+            Every beginning of a path must be a path too.
 
     Raises:
         UserError: no such tree, a tree over the limit, or deeper than there are heads.
     """
 
-    def __init__(self, head: MedusaHead, paths: Sequence[Sequence[int]]) -> None:
-        ordered = checked_paths(paths)
+    def __init__(self, head: MedusaHead, tree: str | Sequence[Sequence[int]] = DEFAULT_TREE) -> None:
+        ordered = published_tree(tree) if isinstance(tree, str) else checked_paths(tree)
         deepest = len(ordered[-1])
         if deepest > head.heads:
             raise UserError(

@@ -61,8 +61,8 @@ def checked_paths(paths: Sequence[Sequence[int]]) -> tuple[Path, ...]:
         UserError: an empty tree, one over the limit, a rank below 0, a path twice, or one whose beginning is missing.
     """
     ordered = sorted((tuple(path) for path in paths), key=lambda path: (len(path), path))
-    if not 1 <= len(ordered) <= MOST_NODES:
-        raise UserError(f"A Medusa tree may have 1 to {MOST_NODES} nodes, and this one has {len(ordered)}.")
+    if not 1 <= len(ordered) < MOST_NODES:
+        raise UserError(f"A Medusa tree may have 1 to {MOST_NODES - 1} paths, and this one has {len(ordered)}.")
     known: set[Path] = {()}
     for path in ordered:
         if path in known:

@@ -10,7 +10,6 @@ from joulewise.errors import UserError
 
 Head = MedusaHead | Eagle2Head | Eagle3Head
 
-_HEADS: dict[Family, type[Head]] = {"medusa": MedusaHead, "eagle2": Eagle2Head, "eagle3": Eagle3Head}
 _FEATURES = 3
 
 
@@ -40,7 +39,7 @@ def open_head(name: str, target: DecoderModel, family: Family | None = None, rev
 
     Args:
         name: a folder, a file of weights with its ``config.json`` beside it, or a name on the hub.
-        target: opened with the taps that ``taps_of`` gives.
+        target: opened with the taps that ``taps_of`` gives, or more of them for further heads.
         family: what it must be; None takes any.
         revision: on the hub; None takes the newest.
 
@@ -58,12 +57,26 @@ def build(checkpoint: Checkpoint, target: DecoderModel, family: Family | None = 
             "the decoding that it was made for, or another head."
         )
     taps = _taps(checkpoint, target.config.num_hidden_layers)
-    if taps and target.taps != taps:
+    if not set(taps) <= set(target.taps):
         raise UserError(
             f"The head {checkpoint.name} reads the inputs of the layers {_listed(taps)} of its target, and "
             f"{target.loaded.name} was opened without them (tapped: {_listed(target.taps)})."
         )
-    return _HEADS[checkpoint.family](checkpoint, target)
+    head: Head
+    if checkpoint.family == "eagle3":
+        head = Eagle3Head(checkpoint, target, taps)
+    else:
+        head = (MedusaHead if checkpoint.family == "medusa" else Eagle2Head)(checkpoint, target)
+    count = sum(parameter.numel() for parameter in head.parameters())
+    hashed = checkpoint.sha256
+    head.note = f"{checkpoint.name}, {TITLES[checkpoint.family]} head, {count:,} parameters"
+    head.note += "" if hashed is None else f", sha256 {hashed[:16]}"
+    return head
+
+
+def published_taps(layers: int) -> tuple[int, int, int]:
+    """The layers whose inputs the published EAGLE-3 heads read."""
+    return 2, layers // 2, layers - 3
 
 
 def _taps(checkpoint: Checkpoint, layers: int) -> tuple[int, ...]:
@@ -73,7 +86,7 @@ def _taps(checkpoint: Checkpoint, layers: int) -> tuple[int, ...]:
     outputs = nested.get("eagle_aux_hidden_state_layer_ids") or nested.get("layer_ids")
     inputs = checkpoint.config.get("eagle_aux_hidden_state_layer_ids")
     stated = [layer + 1 for layer in outputs] if outputs and not inputs else inputs
-    taps = tuple(stated or (2, layers // 2, layers - 3))
+    taps = tuple(stated or published_taps(layers))
     features = checkpoint.config.get("num_aux_hidden_states") or _FEATURES
     if not stated and features != _FEATURES:
         raise UserError(
@@ -92,4 +105,4 @@ def _listed(layers: tuple[int, ...]) -> str:
     return ", ".join(str(layer) for layer in layers) or "none"
 
 
-__all__ = ["Eagle2Head", "Eagle3Head", "Head", "MedusaHead", "build", "open_head", "taps_of"]
+__all__ = ["Eagle2Head", "Eagle3Head", "Head", "MedusaHead", "build", "open_head", "published_taps", "taps_of"]

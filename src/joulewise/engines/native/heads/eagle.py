@@ -9,6 +9,7 @@ are what there is to load.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ class EagleHead(nn.Module):
     """
 
     family: Family
+    note: str = ""
 
     def __init__(self, checkpoint: Checkpoint, weights: Weights, target: DecoderModel, size: int, inputs: int) -> None:
         super().__init__()
@@ -177,24 +179,34 @@ def check_copy_of_head(weights: Weights, target: DecoderModel) -> None:
 
 
 class Eagle3Head(EagleHead):
-    """EAGLE-3: the inputs of several target layers, a first layer twice as wide, a vocabulary of its own."""
+    """EAGLE-3: the inputs of several target layers, a first layer twice as wide, a vocabulary of its own.
+
+    Args:
+        checkpoint: the head's.
+        target: tapped at ``taps`` at least.
+        taps: the layers whose inputs it reads, in its own order; none: the last hidden state.
+    """
 
     family: Family = "eagle3"
 
-    def __init__(self, checkpoint: Checkpoint, target: DecoderModel) -> None:
+    def __init__(self, checkpoint: Checkpoint, target: DecoderModel, taps: Sequence[int]) -> None:
         weights = checkpoint.weights
         size, width = weights.shape("layers.0.self_attn.o_proj.weight")[0], target.config.hidden_size
         super().__init__(checkpoint, weights, target, size, inputs=2 * size)
         eps = self.settings.rms_norm_eps
-        if target.taps:
-            self.fc: nn.Module = linear(weights, "fc", size, len(target.taps) * width)
+        # Which of the features that the target leaves are this head's; other heads may read others.
+        places = torch.tensor([target.taps.index(tap) for tap in taps], dtype=torch.long)
+        self._features = (width, places.to(target.device)) if tuple(taps) != target.taps else None
+        self._last_alone = not taps
+        if taps:
+            self.fc: nn.Module = linear(weights, "fc", size, len(taps) * width)
         elif width == size:
             self.fc = nn.Identity()
         else:
             raise misfit(self.name, f"it is {size} wide and reads only the last hidden state, which is {width} wide")
         self.input_norm: nn.Module = nn.Identity()
         if "input_norm.weight" in weights:
-            self.input_norm = norm(weights, "input_norm", len(target.taps) * width, eps)
+            self.input_norm = norm(weights, "input_norm", len(taps) * width, eps)
         self.fc_norm = nn.ModuleList(
             norm(weights, f"fc_norm.{number}", width, eps) for number in range(weights.count(r"fc_norm\.(\d+)\."))
         )
@@ -237,9 +249,13 @@ class Eagle3Head(EagleHead):
         self._rows = self._rows if self.lm_head is None else self.lm_head.weight.shape[0]
 
     def fuse(self, hidden: Hidden) -> Tensor:
-        if hidden.taps is None:
+        if self._last_alone or hidden.taps is None:
             return hidden.last
-        features = self.input_norm(hidden.taps)
+        features = hidden.taps
+        if self._features is not None:
+            width, places = self._features
+            features = features.unflatten(-1, (-1, width)).index_select(-2, places).flatten(-2)
+        features = self.input_norm(features)
         if len(self.fc_norm):
             thirds = features.chunk(len(self.fc_norm), dim=-1)
             features = torch.cat([each(third) for each, third in zip(self.fc_norm, thirds, strict=True)], dim=-1)

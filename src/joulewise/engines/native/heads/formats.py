@@ -7,6 +7,7 @@ its renamed copies and the speculators format (``layers.0`` whose query projecti
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
 import re
@@ -57,12 +58,12 @@ class Stored:
     """A tensor that is read when it is asked for.
 
     Args:
-        where: the file's name, for messages.
+        where: its file; None for one that is in memory.
         shape: known without reading.
         read: reads it.
     """
 
-    where: str
+    where: Path | None
     shape: tuple[int, ...]
     read: Callable[[], Tensor]
 
@@ -119,7 +120,7 @@ class Weights:
         ):
             wanted = ", ".join("any" if size is None else str(size) for size in shape)
             raise misfit(
-                self.source, f"its tensor {name} (in {stored.where}) has the shape {stored.shape}, not ({wanted})"
+                self.source, f"its tensor {name}{_in(stored.where)} has the shape {stored.shape}, not ({wanted})"
             )
         return stored.read()
 
@@ -164,6 +165,16 @@ class Checkpoint:
     def weights(self) -> Weights:
         """Its tensors, all still to be taken."""
         return Weights(self.name, self.stored)
+
+    @property
+    def sha256(self) -> str | None:
+        """Of the files with its tensors, in the order of their names; None in memory."""
+        files = sorted({stored.where for stored in self.stored.values() if stored.where is not None})
+        total = hashlib.sha256()
+        for file in files:
+            with file.open("rb") as opened:
+                total.update(hashlib.file_digest(opened, "sha256").digest())
+        return total.hexdigest() if files else None
 
     @property
     def layers(self) -> Mapping[str, Any]:
@@ -264,7 +275,7 @@ def _open(file: Path) -> dict[str, Stored]:
         if file.suffix == ".safetensors":
             opened: Any = safe_open(file, framework="pt")
             return {
-                name: Stored(file.name, tuple(opened.get_slice(name).get_shape()), partial(opened.get_tensor, name))
+                name: Stored(file, tuple(opened.get_slice(name).get_shape()), partial(opened.get_tensor, name))
                 for name in opened.keys()  # noqa: SIM118  (safe_open is no mapping)
             }
         tensors = _unpickled(file)
@@ -275,11 +286,11 @@ def _open(file: Path) -> dict[str, Stored]:
         ) from error
     if not isinstance(tensors, dict):
         raise UserError(f"{file} holds no table of tensors by name: name the file with the head's state dict.")
-    return in_memory({str(name): tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}, file.name)
+    return in_memory({str(name): tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}, file)
 
 
-def in_memory(tensors: Mapping[str, Tensor], where: str = "memory") -> dict[str, Stored]:
-    """Tensors that are there already, as a checkpoint holds them."""
+def in_memory(tensors: Mapping[str, Tensor], where: Path | None = None) -> dict[str, Stored]:
+    """Tensors that are there already, as a checkpoint holds them; ``where`` is the file that they came from."""
     return {name: Stored(where, tuple(tensor.shape), partial(_same, tensor)) for name, tensor in tensors.items()}
 
 
@@ -324,6 +335,10 @@ def _eagle_family(source: str, stored: Mapping[str, Stored]) -> Family | None:
     if query.shape[-1] == 2 * output.shape[0]:
         return "eagle3"
     return "eagle2" if "fc.weight" in stored and "layers.0.input_layernorm.weight" not in stored else None
+
+
+def _in(where: Path | None) -> str:
+    return "" if where is None else f" (in {where.name})"
 
 
 def _some(names: Iterable[str]) -> str:

@@ -35,6 +35,7 @@ class MedusaHead(nn.Module):
     """
 
     family: Family = "medusa"
+    note: str = ""
 
     def __init__(self, checkpoint: Checkpoint, target: DecoderModel) -> None:
         super().__init__()

@@ -59,7 +59,7 @@ def random_medusa(
             tensors[f"heads.{head}.blocks.{layer}.bias"] = dice.normal(size)
         if own_output:
             tensors[f"heads.{head}.output.weight"] = dice.normal(embedding(target).num_embeddings, size)
-    head = _made("random Medusa head", "medusa", {}, tensors, target)
+    head = _made("medusa", {}, tensors, target)
     assert isinstance(head, MedusaHead)
     return head
 
@@ -74,7 +74,7 @@ def random_eagle2(target: DecoderModel, seed: int = 0) -> Eagle2Head:
     dice, size = _Dice(target, seed), target.config.hidden_size
     tensors = _layer(dice, target, size)
     tensors["fc.weight"] = dice.normal(size, 2 * size)
-    head = _made("random EAGLE-2 head", "eagle2", _config(target), tensors, target)
+    head = _made("eagle2", _config(target), tensors, target)
     assert isinstance(head, Eagle2Head)
     return head
 
@@ -97,7 +97,7 @@ def random_eagle3(target: DecoderModel, draft_rows: int | None = None, seed: int
         chosen = dice.some(draft_rows, rows)
         tensors["d2t"] = chosen - torch.arange(draft_rows, device=chosen.device)
     config = _config(target) | {"eagle_aux_hidden_state_layer_ids": list(taps)}
-    head = _made("random EAGLE-3 head", "eagle3", config, tensors, target)
+    head = _made("eagle3", config, tensors, target)
     assert isinstance(head, Eagle3Head)
     return head
 
@@ -126,6 +126,6 @@ def _config(target: DecoderModel) -> dict[str, Any]:
 
 
 def _made(
-    name: str, family: Family, config: Mapping[str, Any], tensors: Mapping[str, Tensor], target: DecoderModel
+    family: Family, config: Mapping[str, Any], tensors: Mapping[str, Tensor], target: DecoderModel
 ) -> MedusaHead | Eagle2Head | Eagle3Head:
-    return build(Checkpoint(name, family, config, in_memory(tensors)), target)
+    return build(Checkpoint("random weights", family, config, in_memory(tensors)), target)
