@@ -15,6 +15,9 @@ from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Requ
 from joulewise.engines.native.accept import Chooser, Rule, match, synthetic, typical
 from joulewise.engines.native.check import reader
 from joulewise.engines.native.drafters import DRAFTERS, Parts, make_drafter
+from joulewise.engines.native.heads import Head, open_head, published_taps, taps_of
+from joulewise.engines.native.heads.formats import Family
+from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle3, random_medusa
 from joulewise.engines.native.loop import decode
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.spec import NativeSpec
@@ -24,8 +27,13 @@ from joulewise.engines.transformers.quantisation import require_packages
 from joulewise.errors import ContextLengthError, UserError
 
 if TYPE_CHECKING:
-    from joulewise.engines.native.heads import Head
     from joulewise.engines.transformers.drafts import Draft
+
+RANDOM = "random"
+"""Names a head with random weights of the target's shape."""
+
+RANDOM_ROWS = 32_000
+"""A random EAGLE-3 head guesses among so many tokens at most, as published ones do."""
 
 _CONTROL_WIDTHS = (2, 4, 8, 16, 32, 64)
 
@@ -39,16 +47,22 @@ class NativeEngine:
         self._spec = spec
         self._target: DecoderModel | None = None
         self._drafts: dict[str, tuple[Draft, DecoderModel]] = {}
-        self._heads: dict[str, Head] = {}
+        self._heads: dict[tuple[str, Family], Head] = {}
 
     def refuses(self, decoding: Decoding) -> str | None:
         """Why this engine cannot do ``decoding``; None if it can, as far as can be told before loading."""
         if type(decoding) not in DRAFTERS:
             return f"the engine `native` knows no decoding {decoding.kind}"
-        if decoding.needs_head and self._head_name(decoding) is None:
+        head = self._head(decoding)
+        if decoding.needs_head and head is None:
             return (
                 f"{decoding.label} needs a head, and neither the decoding nor the engine {self._spec.label} names one: "
                 f"set `head`, or `heads: {{{decoding.kind}: ...}}` of the engine, to a hub name, a folder or a file"
+            )
+        if head is not None and head[0] == RANDOM and decoding.synthetic is None:
+            return (
+                f"the head `{RANDOM}` of {decoding.label} guesses at random and serves to measure a head's work: set "
+                "synthetic_acceptance with it, or name a trained head"
             )
         return draft_fault(self._spec, decoding)
 
@@ -62,15 +76,14 @@ class NativeEngine:
             if reason := self.refuses(decoding):
                 raise UserError(f"{reason[0].upper()}{reason[1:]}.")
         loaded = load(spec.model, spec.revision, spec.dtype, spec.device, spec.quantisation)
-        heads = {name for d in decodings if (name := self._head_name(d)) is not None}
-        if heads:
-            from joulewise.engines.native.heads import open_head, taps_of
+        heads = {head for d in decodings if (head := self._head(d)) is not None}
         layers = int(loaded.model.config.get_text_config(decoder=True).num_hidden_layers)
-        self._target = target = DecoderModel(loaded, sorted({tap for name in heads for tap in taps_of(name, layers)}))
-        self._heads |= {name: open_head(name, target) for name in heads - self._heads.keys()}
+        taps = {tap for name, kind in heads for tap in _taps(name, kind, layers)}
+        self._target = target = DecoderModel(loaded, sorted(taps))
+        self._heads |= {head: _open(*head, target) for head in heads}
         notes = {}
         for decoding in decodings:
-            if (head := self._head_name(decoding)) is not None:
+            if (head := self._head(decoding)) is not None:
                 notes[decoding.label] = self._heads[head].note
             name = draft_name(spec, decoding)
             if name is None:
@@ -103,7 +116,8 @@ class NativeEngine:
         by_lot = decoding.synthetic is not None
         ends = () if request.ignore_eos or by_lot else loaded.eos_token_ids
         chooser = Chooser.of(request.sampling, request.seed, target.device)
-        head = self._heads.get(self._head_name(decoding) or "")
+        its_head = self._head(decoding)
+        head = self._heads[its_head] if its_head is not None else None
         try:
             with quiet(), torch.inference_mode():
                 drafter = make_drafter(decoding, Parts(target, draft[1] if draft else None, head, chooser, ends))
@@ -165,13 +179,15 @@ class NativeEngine:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _head_name(self, decoding: Decoding) -> str | None:
+    def _head(self, decoding: Decoding) -> tuple[str, Family] | None:
+        """Name and family of the decoding's head; None where it needs none or none is named."""
         if not isinstance(decoding, Medusa | Eagle2 | Eagle3):
             return None
-        return decoding.head or self._spec.heads.get(decoding.kind)
+        name = decoding.head or self._spec.heads.get(decoding.kind)
+        return None if name is None else (name, decoding.kind)
 
     def _ready(self, decoding: Decoding) -> DecoderModel:
-        name, head = draft_name(self._spec, decoding), self._head_name(decoding)
+        name, head = draft_name(self._spec, decoding), self._head(decoding)
         missing = (name is not None and name not in self._drafts) or (head is not None and head not in self._heads)
         if self._target is None or missing:
             raise RuntimeError(f"load() was not called for {decoding.label}")
@@ -195,3 +211,20 @@ def _rule(decoding: Decoding, seed: int, device: torch.device) -> Rule:
     if isinstance(decoding, Medusa) and decoding.acceptance == "typical":
         return typical(decoding.epsilon, decoding.alpha)
     return match
+
+
+def _taps(name: str, kind: Family, layers: int) -> tuple[int, ...]:
+    if name == RANDOM:
+        return published_taps(layers) if kind == "eagle3" else ()
+    return taps_of(name, layers)
+
+
+def _open(name: str, kind: Family, target: DecoderModel) -> Head:
+    if name != RANDOM:
+        return open_head(name, target, kind)
+    if kind == "medusa":
+        return random_medusa(target)
+    if kind == "eagle2":
+        return random_eagle2(target)
+    rows = target.loaded.vocabulary_rows
+    return random_eagle3(target, RANDOM_ROWS if rows > RANDOM_ROWS else None)
