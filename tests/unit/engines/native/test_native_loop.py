@@ -1,0 +1,494 @@
+"""The loop on tiny random models in float32: trees and chains, the caches after every round, exact counts."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
+
+import tiny_models
+from joulewise.engines.engine import PHASES, Sampling
+from joulewise.engines.native import attention
+from joulewise.engines.native.accept import Chooser, match, typical
+from joulewise.engines.native.cache import KV
+from joulewise.engines.native.draft import Draft, Drafter, Kept
+from joulewise.engines.native.drafters.draft_model import LONGEST, Confidence, Constant, Heuristic, Length, ModelDrafter
+from joulewise.engines.native.drafters.plain import Plain
+from joulewise.engines.native.drafters.prompt_lookup import PromptLookupDrafter, look_up
+from joulewise.engines.native.loop import Decoded, decode
+from joulewise.engines.native.model import DecoderModel
+from joulewise.engines.native.phases import Stopwatch
+from joulewise.engines.transformers.loading import make_neutral
+from random_trees import PlantedTrees
+
+CPU = torch.device("cpu")
+GREEDY = Chooser(Sampling())
+TAPS = (0, 2)
+LONG = 40  # true tokens that are known
+CLOSE: dict[str, Any] = {"atol": 2e-4, "rtol": 1e-4}
+HYPOTHESIS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@dataclass
+class Bench:
+    """A model in the engine's hands, and an untouched copy to compare with."""
+
+    plain: Any
+    target: DecoderModel
+    drafts: dict[str, DecoderModel]
+    _truths: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
+
+    def truth(self, prompt: Tensor) -> list[int]:
+        """What greedy decoding writes, by whole forwards without any cache."""
+        key = tuple(prompt.tolist())
+        if key not in self._truths:
+            ids = prompt
+            with torch.inference_mode():
+                for _ in range(LONG):
+                    best = self.plain(ids[None], use_cache=False).logits[0, -1:].argmax(-1)
+                    ids = torch.cat((ids, best))
+            self._truths[key] = ids[len(prompt) :].tolist()
+        return self._truths[key]
+
+
+def decoder(model: Any, taps: tuple[int, ...] = ()) -> DecoderModel:
+    return DecoderModel(make_neutral("tiny", model, tiny_models.tokenizer()), taps)
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen3"])
+def bench(request: pytest.FixtureRequest) -> Bench:
+    def model() -> Any:
+        return tiny_models.build(request.param)
+
+    variants = {
+        "self": model(),
+        "noisy": tiny_models.noisy(model()),
+        "wrong": tiny_models.always_wrong(model()),
+        "short": tiny_models.with_rows(model(), 73),
+    }
+    return Bench(model(), decoder(model(), TAPS), {name: decoder(m) for name, m in variants.items()})
+
+
+def prompt_of(seed: int, length: int = 9) -> Tensor:
+    return torch.randint(3, 72, (length,), generator=torch.Generator().manual_seed(seed))
+
+
+def run(
+    bench: Bench, drafter: Drafter, prompt: Tensor, limit: int, ends: tuple[int, ...] = (), chooser: Chooser = GREEDY
+) -> Decoded:
+    with torch.inference_mode():
+        return decode(bench.target, drafter, prompt, limit, ends, match, chooser)
+
+
+@contextmanager
+def caches(model: DecoderModel) -> Iterator[list[KV]]:
+    """The caches that are made for a model."""
+    made: list[KV] = []
+
+    def new_cache(capacity: int) -> KV:
+        made.append(DecoderModel.new_cache(model, capacity))
+        return made[-1]
+
+    model.new_cache = new_cache  # type: ignore[method-assign]
+    try:
+        yield made
+    finally:
+        del model.new_cache
+
+
+def assert_fresh(model: DecoderModel, cache: KV, tokens: Tensor) -> None:
+    """The cache begins with what a prefill of ``tokens`` would have left."""
+    fresh = DecoderModel.new_cache(model, len(tokens))
+    model.forward(fresh, tokens, 0, None)
+    torch.testing.assert_close(cache.rows(len(tokens)), fresh.rows(len(tokens)), **CLOSE)
+
+
+def assert_counts(decoded: Decoded) -> None:
+    emitted = 1 + len(decoded.rounds) + sum(r.accepted for r in decoded.rounds)
+    # Where an output is cut, the last round's bonus is waste, and so is what was accepted behind the cut.
+    assert len(decoded.tokens) <= emitted <= len(decoded.tokens) + decoded.wasted_tokens
+    assert decoded.wasted_tokens > 0 or emitted == len(decoded.tokens)
+    assert all(0 <= r.accepted <= r.drafted for r in decoded.rounds)
+
+
+class WatchedTrees(PlantedTrees):
+    """Planted trees that look after every round at what the loop leaves."""
+
+    def __init__(self, bench: Bench, prompt: Tensor, made: list[KV], *args: Any) -> None:
+        super().__init__(bench.truth(prompt), tiny_models.ROWS, *args)
+        self.bench, self.prompt, self.made = bench, prompt, made
+
+    def observe(self, kept: Kept) -> None:
+        before = self._known
+        super().observe(kept)
+        text = torch.cat((self.prompt, torch.tensor(self._truth[: self._known])))
+        assert kept.length == len(self.prompt) + before - 1
+        assert kept.tokens.tolist() == self._truth[before : self._known]
+        assert len(kept.tokens) == self.planted[-1] + 1
+        read = text[:-1]  # the new root is not yet in the cache
+        assert_fresh(self.bench.target, self.made[0], read)
+        output = self.bench.plain(read[None], use_cache=False, output_hidden_states=True)
+        seen = slice(kept.length, len(read))
+        torch.testing.assert_close(kept.hidden.last, output.hidden_states[-1][0, seen], **CLOSE)
+        taps = torch.cat([output.hidden_states[layer][0, seen] for layer in TAPS], dim=-1)
+        assert kept.hidden.taps is not None
+        torch.testing.assert_close(kept.hidden.taps, taps, **CLOSE)
+
+
+@HYPOTHESIS
+@given(
+    seed=st.integers(0, 10_000),
+    which=st.integers(0, 3),
+    new=st.integers(1, 18),
+    most=st.integers(0, 20),
+    deep=st.sampled_from([0.0, 0.5, 0.8, 1.0]),
+    end=st.none() | st.integers(0, 17),
+)
+def test_trees_write_what_the_target_writes(
+    bench: Bench, seed: int, which: int, new: int, most: int, deep: float, end: int | None
+) -> None:
+    prompt = prompt_of(which)
+    truth = bench.truth(prompt)
+    expected = truth[:new]
+    ends: tuple[int, ...] = ()
+    if end is not None:
+        ends = (truth[end],)
+        expected = expected[: truth.index(truth[end]) + 1]
+    with caches(bench.target) as made:
+        drafter = WatchedTrees(bench, prompt, made, random.Random(seed), most, deep)
+        decoded = run(bench, drafter, prompt, new, ends)
+    assert list(decoded.tokens) == expected
+    assert decoded.finish_reason == ("eos" if expected[-1] in ends else "length")
+    assert len(made) == 1
+    planted = drafter.planted
+    assert [r.accepted for r in decoded.rounds[:-1]] == planted[:-1]
+    assert len(drafter.kept) == max(len(planted) - 1, 0)  # not after the last round
+    assert decoded.wasted_tokens == 1 + sum(planted) + len(planted) - len(expected)
+    if decoded.rounds:
+        room = len(expected) - 1 - sum(planted[:-1]) - len(planted[:-1])
+        assert decoded.rounds[-1].accepted == min(planted[-1], room)
+    assert_counts(decoded)
+
+
+def test_planted_trees_are_trees_in_which_much_happens(bench: Bench) -> None:
+    """The test above would show little if the paths were short or straight."""
+    prompt = prompt_of(0)
+    drafter = PlantedTrees(bench.truth(prompt), tiny_models.ROWS, random.Random(0), 14)
+    decoded = run(bench, drafter, prompt, 24)
+    assert max(drafter.planted) >= 3
+    assert any(r.drafted > 2 * planted > 2 for r, planted in zip(decoded.rounds, drafter.planted, strict=True))
+
+
+class WatchedDrafter:
+    """A draft model that is looked at in every forward of its own."""
+
+    def __init__(self, model: DecoderModel, inner: Drafter, prompt: Tensor, limit: int, truth: list[int]) -> None:
+        self.inner, self.model, self.limit = inner, model, limit
+        self.text = torch.cat((prompt, torch.tensor(truth)))
+        self.begin = len(prompt)
+        self.most_nodes = inner.most_nodes
+        self.checked = 0
+        self.due: int | None = None
+
+    def reset(self, *arguments: Any) -> None:
+        with self._watched():
+            self.inner.reset(*arguments)
+
+    def propose(self, room: int) -> Draft:
+        self.due = self.begin + self.limit - room - 1  # tokens so far, the root among them
+        with self._watched():
+            return self.inner.propose(room)
+
+    def observe(self, kept: Kept) -> None:
+        self.inner.observe(kept)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        def forward(cache: KV, tokens: Tensor, start: int, mask: Any, positions: Any = None) -> Any:
+            result = DecoderModel.forward(self.model, cache, tokens, start, mask, positions)
+            if self.due is not None:  # the first forward of a round
+                text = self.text[: self.due].clamp(max=self.model.config.vocab_size - 1)
+                assert start + len(tokens) == self.due
+                assert tokens.tolist() == text[start:].tolist()
+                assert_fresh_without_watching(text, cache)
+                self.due = None
+                self.checked += 1
+            return result
+
+        def assert_fresh_without_watching(text: Tensor, cache: KV) -> None:
+            del self.model.forward
+            assert_fresh(self.model, cache, text)
+            self.model.forward = forward  # type: ignore[method-assign]
+
+        self.model.forward = forward  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            del self.model.forward
+
+
+@pytest.mark.parametrize("name", ["self", "noisy", "wrong", "short"])
+@pytest.mark.parametrize(
+    "length", [Constant(1), Constant(4), Constant(8), Heuristic(3), Confidence(6, 0.2)], ids=lambda x: type(x).__name__
+)
+def test_a_draft_models_cache_is_that_of_a_fresh_prefill(bench: Bench, name: str, length: Length) -> None:
+    prompt, limit = prompt_of(1), 16
+    truth = bench.truth(prompt)
+    model = bench.drafts[name]
+    drafter = WatchedDrafter(model, ModelDrafter(model, length, GREEDY, tiny_models.ROWS), prompt, limit, truth)
+    with caches(bench.target) as made:
+        decoded = run(bench, drafter, prompt, limit)
+        assert list(decoded.tokens) == truth[:limit]
+        with torch.inference_mode():
+            text = torch.cat((prompt, torch.tensor(truth[: limit - 1])))
+            assert_fresh(bench.target, made[0], text)
+    drafted = [r for r in decoded.rounds if r.drafted]
+    assert drafter.checked == len(drafted) >= 2
+    assert decoded.wasted_tokens == 0
+    assert_counts(decoded)
+    if name == "self":
+        assert all(r.accepted == r.drafted for r in decoded.rounds)
+    if name == "wrong":
+        assert sum(r.accepted for r in decoded.rounds) == 0
+        assert len(decoded.rounds) == limit - 1
+
+
+@pytest.mark.parametrize("tokens", range(1, 9))
+def test_every_round_drafts_as_many_and_a_copy_of_the_target_is_always_right(bench: Bench, tokens: int) -> None:
+    prompt = prompt_of(2)
+    for limit in (1, 2, 3, 17, 20):  # most of them end inside a draft
+        drafter = ModelDrafter(bench.drafts["self"], Constant(tokens), GREEDY, tiny_models.ROWS)
+        decoded = run(bench, drafter, prompt, limit)
+        assert list(decoded.tokens) == bench.truth(prompt)[:limit]
+        left = limit - 1
+        for r in decoded.rounds:
+            assert r.accepted == r.drafted == min(tokens, left - 1)
+            left -= r.accepted + 1
+        assert left == 0
+        assert decoded.wasted_tokens == 0
+
+
+def test_an_output_of_one_token_needs_no_drafter(bench: Bench) -> None:
+    class Nothing:
+        most_nodes = 3
+
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(f"{name} was called")
+
+    prompt = prompt_of(0)
+    first = bench.truth(prompt)[0]
+    nothing: Any = Nothing()
+    assert run(bench, nothing, prompt, 1).tokens == (first,)
+    ended = run(bench, nothing, prompt, 9, ends=(first,))
+    assert (ended.tokens, ended.finish_reason, ended.wasted_tokens, ended.rounds) == ((first,), "eos", 0, ())
+
+
+def test_an_end_token_within_what_was_accepted(bench: Bench) -> None:
+    """Behind it lie accepted tokens and the bonus: all of them are waste, and are told."""
+    prompt = prompt_of(3)
+    truth = bench.truth(prompt)
+    at = next(i for i in range(1, 6) if truth.index(truth[i]) == i)
+    drafter = ModelDrafter(bench.drafts["self"], Constant(8), GREEDY, tiny_models.ROWS)
+    decoded = run(bench, drafter, prompt, 30, ends=(truth[at],))
+    assert list(decoded.tokens) == truth[: at + 1]
+    assert decoded.finish_reason == "eos"
+    (only,) = decoded.rounds
+    assert (only.drafted, only.accepted) == (8, at)
+    assert decoded.wasted_tokens == 8 - at + 1
+
+
+def test_typical_acceptance_in_the_loop(bench: Bench) -> None:
+    """Lossy, but nothing else than a path of the draft and then the target's own token."""
+    prompt = prompt_of(0)
+    drafter = ModelDrafter(bench.drafts["noisy"], Constant(4), GREEDY, tiny_models.ROWS)
+    with torch.inference_mode():
+        decoded = decode(bench.target, drafter, prompt, 20, (), typical(0.09, 0.3), GREEDY)
+    assert len(decoded.tokens) == 20
+    assert sum(r.accepted for r in decoded.rounds) > 0
+    assert_counts(decoded)
+    text = torch.cat((prompt, torch.tensor(decoded.tokens)))
+    with torch.inference_mode():
+        best = bench.plain(text[None], use_cache=False).logits[0].argmax(-1)
+    at = len(prompt)
+    for r in decoded.rounds:
+        at += r.accepted + 1
+        assert int(text[at]) == int(best[at - 1])
+
+
+def test_phases_have_the_known_names(bench: Bench) -> None:
+    prompt = prompt_of(0)
+    trees = PlantedTrees(bench.truth(prompt), tiny_models.ROWS, random.Random(0), 5)
+    for drafter in (Plain(), PromptLookupDrafter(3, 2, ()), trees):
+        decoded = run(bench, drafter, prompt, 6)
+        assert set(decoded.phases_s) == set(PHASES)
+        assert all(seconds >= 0 for seconds in decoded.phases_s.values())
+
+
+def test_the_stopwatch_leaves_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([10.0, 11.0, 13.0, 17.0, 17.5])
+    monkeypatch.setattr("joulewise.engines.native.phases.time.perf_counter", lambda: next(times))
+    watch = Stopwatch(CPU)
+    for phase in ("draft", "verify", "draft", "host"):
+        watch.mark(phase)
+    assert watch.seconds() == {"draft": 5.0, "verify": 2.0, "host": 0.5}
+
+
+@pytest.mark.parametrize("how", ["draft model", "trees"])
+def test_sampled_outputs_have_the_models_own_distribution(how: str) -> None:
+    """Three tokens of a model of five, its caches and masks and all."""
+    rows, samples = 5, 500
+    shape = {"vocab_size": rows, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = LlamaConfig(**shape, num_attention_heads=2, initializer_range=0.4, pad_token_id=None)
+        plain = LlamaForCausalLM(config).eval()
+    target, draft = decoder(copy.deepcopy(plain)), decoder(tiny_models.noisy(plain, 0.4))
+    prompt = torch.tensor([3, 1])
+    expected = torch.empty(rows, rows, rows)
+    counts = torch.zeros(rows, rows, rows)
+    accepted = 0
+    with torch.inference_mode():
+        for a, b in product(range(rows), repeat=2):
+            p = plain(torch.tensor([[3, 1, a, b]]), use_cache=False).logits[0, 1:].softmax(-1)
+            expected[a, b] = p[0, a] * p[1, b] * p[2]
+        for seed in range(samples):
+            chooser = Chooser.of(Sampling(temperature=1.0), seed, CPU)
+            drafter: Drafter = ModelDrafter(draft, Constant(2), chooser, rows)
+            if how == "trees":
+                drafter = PlantedTrees([seed % rows, 1, 2, 0, 3, 4], rows, random.Random(seed), 3)
+            decoded = decode(target, drafter, prompt, 3, (), match, chooser)
+            counts[decoded.tokens] += 1
+            accepted += sum(r.accepted for r in decoded.rounds)
+    assert accepted > 60
+    often = expected * samples >= 5
+    found = [*counts[often].tolist(), float(counts[~often].sum())]
+    wanted = torch.tensor([*expected[often].tolist(), float(expected[~often].sum())], dtype=torch.double)
+    assert stats.chisquare(found, (wanted / wanted.sum() * samples).tolist()).pvalue > 1e-3
+
+
+# Prompt lookup and lengths
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    sequence=st.lists(st.integers(0, 3), min_size=1, max_size=24),
+    count=st.integers(1, 6),
+    ngram=st.integers(1, 4),
+    ends=st.sampled_from([(), (2,)]),
+)
+def test_prompt_lookup_finds_what_the_library_finds(
+    sequence: list[int], count: int, ngram: int, ends: tuple[int, ...]
+) -> None:
+    library = PromptLookupCandidateGenerator(
+        eos_token_id=torch.tensor(ends) if ends else None,
+        num_output_tokens=count,
+        max_matching_ngram_size=ngram,
+        max_length=10_000,
+    )
+    ids = torch.tensor([sequence])
+    expected = library.get_candidates(ids)[0][0, len(sequence) :].tolist()
+    drafter = PromptLookupDrafter(count, ngram, ends)
+    hidden: Any = None
+    drafter.reset(ids[0, :-1], hidden, ids[0, -1:], 0)
+    assert drafter.propose(99).tokens.tolist() == expected
+    assert len(drafter.propose(2).tokens) <= 2
+    assert drafter.propose(0).tokens.tolist() == []
+
+
+def test_the_earliest_place_and_the_longest_ngram_win() -> None:
+    assert look_up([1, 2, 9, 1, 2, 8, 1, 2], 2, 2) == [9, 1]
+    assert look_up([7, 2, 9, 1, 2, 8, 1, 2], 2, 2) == [8, 1]
+    assert look_up([7, 2, 9, 1, 2, 8, 1, 2], 2, 1) == [9, 1]
+    assert look_up([1, 1], 5, 2) == [1]
+    assert look_up([1, 2, 3], 5, 2) == []
+
+
+def test_the_heuristic_starts_afresh_and_has_bounds() -> None:
+    length = Heuristic(3)
+    seen = []
+    for accepted in (3, 5, 0, 0):
+        seen.append(length.next())
+        length.learn(length.next(), accepted)
+    assert [*seen, length.next()] == [3, 5, 7, 6, 5]
+    length.reset()
+    assert length.next() == 3
+    for _ in range(9):
+        length.learn(length.next(), -1)
+    assert length.next() == 1
+    for _ in range(200):
+        length.learn(length.next(), length.next())
+    assert length.next() == length.most == LONGEST
+    assert Heuristic(200).most == 200
+
+
+# Attention and cache
+
+
+@HYPOTHESIS
+@given(
+    seed=st.integers(0, 1000),
+    kv=st.integers(1, 3),
+    groups=st.integers(1, 3),
+    width=st.integers(1, 5),
+    before=st.integers(0, 6),
+    scale=st.sampled_from([None, 0.3]),
+    causal=st.booleans(),
+)
+def test_attention_by_its_definition(
+    seed: int, kv: int, groups: int, width: int, before: int, scale: float | None, causal: bool
+) -> None:
+    chance = torch.Generator().manual_seed(seed)
+    span = width if causal else before + width
+    q, k, v = (torch.randn(1, h, n, 4, generator=chance) for h, n in ((kv * groups, width), (kv, span), (kv, span)))
+    mask = torch.rand(width, span, generator=chance) < 0.5
+    mask[:, span - width :].fill_diagonal_(True)
+    if causal:
+        mask = torch.ones(width, width).tril().bool()
+    expected = torch.empty_like(q)
+    for head in range(kv * groups):
+        scores = q[0, head] @ k[0, head // groups].T * (0.5 if scale is None else scale)
+        expected[0, head] = scores.masked_fill(~mask, -torch.inf).softmax(-1) @ v[0, head // groups]
+    found = attention.attend(q, k, v, None if causal else mask, scale)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_attention_takes_kernels_that_leave_another_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the memory-efficient kernel on a GPU does: tokens before heads."""
+    real = attention.scaled_dot_product_attention
+    chance = torch.Generator().manual_seed(0)
+    q, k = torch.randn(1, 4, 3, 8, generator=chance), torch.randn(1, 2, 5, 8, generator=chance)
+    mask = torch.ones(3, 5, dtype=torch.bool)
+    expected = attention.attend(q, k, k, mask)
+
+    def other_layout(*args: Any, **kwargs: Any) -> Tensor:
+        result: Tensor = real(*args, **kwargs)
+        return result.transpose(1, 2).contiguous().transpose(1, 2)
+
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", other_layout)
+    torch.testing.assert_close(attention.attend(q, k, k, mask), expected)
+
+
+def test_the_cache_writes_at_its_slots_and_moves_overlapping_rows() -> None:
+    cache = KV(2, 2, 3, 8, torch.float32, CPU)
+    rows = torch.randn(1, 2, 5, 3)
+    cache.slots, cache.span = torch.arange(2, 7), 7
+    keys, values = cache.update(rows, -rows, 1)
+    assert keys.shape == values.shape == (1, 2, 7, 3)
+    torch.testing.assert_close(keys[:, :, 2:], rows)
+    assert int(cache.rows(8)[0].count_nonzero()) == 0  # the other layer
+    cache.move(torch.tensor([2, 4, 5]), 2)
+    torch.testing.assert_close(cache.rows(5)[1, 0, :, :, 2:], rows[:, :, [0, 2, 3]])
+    torch.testing.assert_close(cache.rows(5)[1, 1, :, :, 2:], -rows[:, :, [0, 2, 3]])
