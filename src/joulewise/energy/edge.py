@@ -6,6 +6,7 @@ import math
 import statistics
 from dataclasses import dataclass
 
+from joulewise.energy.course import course
 from joulewise.energy.reading import Reading
 from joulewise.energy.source import SourceSpec
 from joulewise.energy.timeline import AVERAGED_S, Knot, Knots, PowerTrace
@@ -131,10 +132,10 @@ def _shared(known: Known, first: Knot, second: Knot, time_s: float, seen: bool) 
     step_j, step_s = second.energy_j - first.energy_j, second.time_s - first.time_s
     share, scale = (time_s - first.time_s) / step_s, 0.0
     if seen:
-        from_j = known.trace.seen_until(first.time_s)
-        whole_j = known.trace.seen_until(second.time_s) - from_j
-        if whole_j > 0:
-            share, scale = (known.trace.seen_until(time_s) - from_j) / whole_j, step_j / whole_j
+        reach_s = known.trace.reach_s
+        power = course(known.trace, first.time_s - reach_s, second.time_s + reach_s)
+        seen_share, scale = power.share(first.time_s, time_s, second.time_s, step_j, reach_s)
+        share = seen_share if scale else share
     if scale == 0:
         return first.energy_j + share * step_j, step_j * math.sqrt(share * (1 - share) / 3), step_j / step_s
     return first.energy_j + share * step_j, _shape_j(known, first, second, time_s, share, scale), step_j / step_s

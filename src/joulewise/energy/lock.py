@@ -139,15 +139,15 @@ class StepLock:
         lowest of these lines is the tightest limit (a linear programme of two variables rests on two constraints).
         """
         earliest_s, latest_s = -math.inf, math.inf
-        brackets = sorted(self._brackets)
-        for i, first in enumerate(brackets):
-            for second in brackets[i + 1 :]:
-                apart = second.number - first.number
-                if apart:
-                    stretch = (number - first.number) / apart
-                    low_s, high_s = first.earliest_s - widening_s, first.latest_s + widening_s
-                    latest_s = min(latest_s, low_s + (second.latest_s + widening_s - low_s) * stretch)
-                    earliest_s = max(earliest_s, high_s + (second.earliest_s - widening_s - high_s) * stretch)
+        brackets = [(k, a_s - widening_s, b_s + widening_s) for k, a_s, b_s in sorted(self._brackets)]
+        for i, (first, low_s, high_s) in enumerate(brackets):
+            for second, earlier_s, later_s in brackets[i + 1 :]:
+                if second > first:
+                    stretch = (number - first) / (second - first)
+                    if (upper_s := low_s + (later_s - low_s) * stretch) < latest_s:
+                        latest_s = upper_s
+                    if (lower_s := high_s + (earlier_s - high_s) * stretch) > earliest_s:
+                        earliest_s = lower_s
         return earliest_s, latest_s
 
     def _least_widening_s(self) -> float:

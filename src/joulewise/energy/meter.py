@@ -41,8 +41,8 @@ SAMPLE_PERIOD_S = 0.03
 SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 0.0005, 0.05
 """Of the sampler between two looks at what is due."""
 
-PATIENCE = 2.0
-"""A window's end waits for the counter's next step for so many periods,"""
+PATIENCE = 3.0
+"""A window's end waits for the counter's next step, and the power up to there, for so many periods,"""
 
 LONGEST_WAIT_S = 0.5
 """and whoever asks for its joules for so many seconds at most."""
@@ -101,8 +101,8 @@ class Window:
     def energy(self) -> Energy:
         """The joules, one entry per component. Raises ``JoulewiseError`` while the window is open.
 
-        Asked for at once after the window's end, it waits for the counter's next step, at most two of its periods
-        (0.2 s on an NVIDIA card): only then is the last step's share known.
+        Asked for at once after the window's end, it waits for the counter's next step and the power up to there, at
+        most three of its periods (0.3 s on an NVIDIA card): only then is the last step's share known.
         """
         end = self._closed("energy")
         if self._energy is None:

@@ -105,9 +105,11 @@ class PowerTrace:
         if self._times[0] < time_s - 1.1 * KEPT_S:
             forget(time_s - KEPT_S, self._times, self._powers, self._joules, self._variances)
 
-    def _append(self, *values: float) -> None:
-        for column, value in zip((self._times, self._powers, self._joules, self._variances), values, strict=True):
-            column.append(value)
+    def _append(self, time_s: float, power_w: float, energy_j: float, variance: float) -> None:
+        self._times.append(time_s)
+        self._powers.append(power_w)
+        self._joules.append(energy_j)
+        self._variances.append(variance)
 
     def integral(self, time_s: float) -> tuple[float, float]:
         """Joules up to a moment, and their variance; outside what is kept the power is held."""
@@ -183,6 +185,11 @@ class PowerTrace:
         Where they are held no longer than from reading to reading, that may be anything from nothing to all of it."""
         held_s, gap_s = self.held_s, self.gap_s
         return AVERAGED_S / 2 + (held_s / 2 if held_s > 1.5 * gap_s else gap_s / 4)
+
+    @property
+    def reach_s(self) -> float:
+        """A single change of power is seen by so much earlier or later than ``lag_s`` says."""
+        return (self.held_s + self.gap_s) / 2
 
 
 class Knots:

@@ -80,6 +80,7 @@ class Track:
         self.source = source
         self._keep = keep
         self._asleep, self._asleep_s = asleep, asleep()
+        self._state = source.state if isinstance(source, TellsState) else None  # asking each time would be slow
         # One reading at a time: two threads' readings in the wrong order would look like a counter running backwards.
         self._lock = threading.Lock()
         self._raw_j: float | None = None
@@ -152,16 +153,21 @@ class Track:
         """Let the sampler read the counter after the step that follows ``time_s``."""
         with self._lock:
             if self._steps and self._steps.trusted:
-                self._wanted.append((time_s, self._after_step_s(time_s)))
+                before_s = time_s
+                if self._doubtful is not None:
+                    # The last reading may be from either side of a step. One right after it tells; else the step that
+                    # the moment lies in would have no known start.
+                    before_s = min(before_s, self._steps.step(self._doubtful[0]).time_s - self._steps.period_s / 2)
+                self._wanted.append((time_s, self._after_step_s(before_s)))
 
     def settled(self, time_s: float) -> bool:
-        """Whether the step after ``time_s`` has been seen, or nobody waits for it."""
+        """Whether the step after ``time_s`` has been seen, and the power up to there, or nobody waits for it."""
         with self._lock:
             if self._steps is None or not self._steps.trusted:
                 return True
             following = self._knots.around(time_s)[1]
             return following is not None and (
-                not len(self._trace) or self._trace.last_s >= following.time_s + self._trace.lag_s
+                not len(self._trace) or self._trace.last_s >= following.time_s + self._trace.lag_s + self._trace.reach_s
             )
 
     @property
@@ -175,7 +181,8 @@ class Track:
         return following.time_s + self._half_width_s(following.number) + self._read_s() / 2 + 0.0005
 
     def _counter_due_s(self) -> float:
-        return min([self._probe_due_s if self._steps else math.inf, *(due_s for _, due_s in self._wanted)])
+        probe_s = self._probe_due_s if self._steps else math.inf
+        return min(probe_s, *(due_s for _, due_s in self._wanted)) if self._wanted else probe_s
 
     def _plan(self, now_s: float) -> None:
         """When to read the counter next, a reading at ``now_s`` having been done."""
@@ -230,9 +237,9 @@ class Track:
         self._probes = self._in_a_row = 0
 
     def _tell_state(self, now_s: float) -> None:
-        if isinstance(self.source, TellsState) and now_s >= self._state_due_s:
+        if self._state is not None and now_s >= self._state_due_s:
             self._state_due_s = now_s + STATE_S
-            self._keep(TimelineRow(now_s, self.source.spec.source_id, None, None, self.source.state()))
+            self._keep(TimelineRow(now_s, self.source.spec.source_id, None, None, self._state()))
 
     # What readings teach.
 
