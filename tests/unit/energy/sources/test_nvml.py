@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from joulewise.energy import Absent, Discovery, Meter
 from joulewise.energy.reading import DeviceState
 from joulewise.energy.source import TellsState
 from joulewise.energy.sources import nvml
+from joulewise.energy.sources.replay import load_recording
 
 A, B = "GPU-aaaa1111-0000-0000-0000-000000000000", "GPU-bbbb2222-0000-0000-0000-000000000000"
 MIG_1, MIG_2 = "MIG-cccc3333-0000-0000-0000-000000000000", "MIG-dddd4444-0000-0000-0000-000000000000"
@@ -175,7 +177,7 @@ def test_counter_and_power_are_read_in_joules_and_watts() -> None:
     assert source.sample().energy_j is None
     assert source.sample().power_w == 400.0
     assert source.spec.device == "NVIDIA H200"
-    assert source.spec.max_power_w == pytest.approx(875.0)
+    assert source.spec.max_power_w == pytest.approx(1050.0)
     assert source.spec.note is None
 
 
@@ -434,6 +436,12 @@ def test_a_card_that_falls_off_the_bus_makes_its_window_unknown() -> None:
     assert window.energy.gpu.energy_j is None
     assert window.energy.gpu.note == "NVIDIA H200: NVML: GPU is lost"
     assert discovery.sources[0].sample().power_w is None
+
+
+def test_the_recorded_cards_power_stays_below_what_the_bound_takes_for_the_most(repository: Path) -> None:
+    recording = load_recording(repository / "tests" / "data" / "nvml_h200.jsonl")
+    limit_w = recording.header["environment"]["power_limit_w"]
+    assert 1.25 * limit_w < max(recording.power[0].values) < 0.95 * nvml.PEAK * limit_w
 
 
 def test_a_power_limit_that_is_not_told_leaves_the_bound_open() -> None:
