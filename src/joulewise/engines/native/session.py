@@ -135,7 +135,7 @@ class Captured:
         self.capacity = capacity
         # Room for the nodes that only fill a width, up to the end of a bucket.
         self.cache = model.new_cache(-(-(capacity + WIDTHS[-1]) // BUCKET) * BUCKET)
-        self._capture = capture or _cuda_graph
+        self._capture = capture or cuda_graph
         self._forwards: dict[tuple[int, int], tuple[_Forward, Callable[[], None]] | None] = {}
 
     def prefill(self, tokens: Tensor) -> Hidden:
@@ -174,7 +174,8 @@ class Captured:
             return None
 
 
-def _cuda_graph(run: Callable[[], None]) -> Callable[[], None]:
+def cuda_graph(run: Callable[[], None]) -> Callable[[], None]:
+    """Captures a CUDA graph. See ``Capture``."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

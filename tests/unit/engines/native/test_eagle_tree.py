@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,10 +13,12 @@ from torch import Tensor
 
 import tiny_heads
 from joulewise.engines.native.draft import Draft, Kept
+from joulewise.engines.native.drafters import eagle as module
 from joulewise.engines.native.drafters.eagle import EagleDrafter
 from joulewise.engines.native.heads.eagle import EagleHead
 from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle3
 from joulewise.engines.native.model import DecoderModel, Hidden
+from joulewise.engines.native.session import uncaptured
 from joulewise.engines.native.tree import path, walk
 from joulewise.errors import UserError
 from tiny_heads import ROWS, TAPS
@@ -64,19 +67,26 @@ class Table:
     def fuse(self, hidden: Hidden) -> Tensor:
         return hidden.last
 
-    def __call__(
+    device = torch.device("cpu")
+    session: object = None
+
+    def forward(self, cache: Tensor, tokens: Tensor, states: Tensor, start: int) -> Tensor:
+        cache[start : start + len(tokens)] = tokens
+        return tokens[:, None].float()
+
+    def forward_at(
         self,
         cache: Tensor,
         tokens: Tensor,
         states: Tensor,
-        start: int,
-        mask: Tensor | None = None,
-        positions: Tensor | None = None,
+        slots: Tensor,
+        span: int,
+        mask: Tensor,
+        positions: Tensor,
     ) -> Tensor:
-        cache[start : start + len(tokens)] = tokens
-        if mask is not None and positions is not None:
-            self.seen.append([cache[: start + len(tokens)][row].tolist() for row in mask])
-            assert all(len(row) == int(position) + 1 for row, position in zip(self.seen[-1], positions, strict=True))
+        cache[slots] = tokens
+        self.seen.append([cache[:span][row].tolist() for row in mask])
+        assert all(len(row) == int(position) + 1 for row, position in zip(self.seen[-1], positions, strict=True))
         return tokens[:, None].float()
 
     def logits(self, states: Tensor) -> Tensor:
@@ -151,11 +161,13 @@ def test_what_holds_for_every_tree(seed: int, top_k: int, depth: int, count: int
     ways = nodes(draft)
     assert len(set(ways)) == len(ways)  # siblings differ
     assert all(way[:-1] in ways for way in ways if len(way) > 1)
-    assert int(tree.depths.max()) <= tree.height <= min(depth + 1, room)
+    assert int(tree.depths.max()) <= tree.height <= depth + 1
     assert tree.depths[1:].tolist() == [len(way) for way in ways]
     assert tree.chain == (top_k == 1 or room == 0)
-    if certain and draft.tokens.numel():
-        sure = [10, 7, 4, 1, 10, 7][: min(depth + 1, room, count)]
+    if tree.chain:
+        assert len(ways) == min(depth + 1, count, room)
+    if certain and room:
+        sure = [10, 7, 4, 1, 10, 7][: min(depth + 1, count, room if top_k == 1 else 99)]
         assert tuple(sure) in ways  # the sure path is there whole, in spite of the ties
 
 
@@ -224,7 +236,7 @@ def rounds(
     text, drafts = torch.cat((prompt, root)), []
     for turn in range(count):
         draft = drafter.propose(room=99)
-        drafts.append(draft)
+        drafts.append(Draft(draft.tokens.clone(), draft.tree))
         length = len(text) - 1
         tokens = torch.cat((root, draft.tokens))
         hidden = target.forward(cache, tokens, length, draft.tree.mask(length), length + draft.tree.depths)
@@ -254,7 +266,9 @@ def test_after_rounds_the_cache_is_that_of_a_fresh_reading(
     fresh.reset(known, hidden, root, CAPACITY)
     length = len(known)
     assert drafter._length == fresh._length == length
-    torch.testing.assert_close(drafter._cache.rows(length), fresh._cache.rows(length), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        drafter._session.cache.rows(length), fresh._session.cache.rows(length), rtol=1e-3, atol=1e-4
+    )
     torch.testing.assert_close(drafter._state, fresh._state, rtol=1e-3, atol=1e-4)
     assert drafter.propose(99).tokens.tolist() == fresh.propose(99).tokens.tolist()
     assert all(len(draft.tokens) == drafter.most_nodes for draft in drafts)
@@ -291,3 +305,50 @@ def test_a_tree_and_its_paths_agree(target: DecoderModel, head: EagleHead) -> No
             state = head(cache, torch.tensor([token]), state, len(PROMPT) + step)
         children = head.ids(head.logits(state).topk(3).indices)[0].tolist()
         assert {other[-1] for other in ways if other[:-1] == way} <= set(children)
+
+
+# Captured: the same work in fixed shapes.
+
+
+@pytest.mark.parametrize("how", [{"top_k": 4, "depth": 3, "nodes": 21}, {"top_k": 1, "depth": 3}])
+def test_captured_drafts_are_those_of_plain_work(
+    target: DecoderModel, head: EagleHead, how: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over several buckets, and again with what was captured for the first prompt."""
+    monkeypatch.setattr(module, "BUCKET", 16)
+    monkeypatch.setattr(head, "session", None)
+    captured: list[int] = []
+
+    def counted(run: Callable[[], None]) -> Callable[[], None]:
+        captured.append(1)
+        return uncaptured(run)
+
+    shapes = []
+    for prompt in (PROMPT, torch.arange(40, 60), PROMPT):
+        expected, plain = rounds(target, EagleDrafter(head, **how), 8, prompt)
+        drafter = EagleDrafter(head, **how, capture=counted)
+        found, drafts = rounds(target, drafter, 8, prompt)
+        assert found.tolist() == expected.tolist()
+        assert [draft.tokens.tolist() for draft in drafts] == [draft.tokens.tolist() for draft in plain]
+        shapes.append(len(captured))
+    assert shapes[0] < shapes[1] == shapes[2] < 16  # a read and a draft for each bucket, none made anew
+
+
+@pytest.mark.filterwarnings("ignore:No memory is left to capture a forward")
+def test_a_longer_run_is_captured_anew_and_a_full_device_is_told(
+    target: DecoderModel, head: EagleHead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Callable[[], None]) -> Callable[[], None]:
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr(head, "session", None)
+    how = {"top_k": 3, "depth": 2, "nodes": 13}
+    expected, _ = rounds(target, EagleDrafter(head, **how), 4)
+    with pytest.warns(RuntimeWarning, match="No memory is left to capture a draft of the head random weights"):
+        found, _ = rounds(target, EagleDrafter(head, **how, capture=full), 4)
+    assert found.tolist() == expected.tolist()
+    first = head.session
+    hidden = target.forward(target.new_cache(9), PROMPT, 0, None)
+    for capacity, kept in ((CAPACITY, True), (2 * CAPACITY, False)):
+        EagleDrafter(head, **how, capture=uncaptured).reset(PROMPT, hidden, torch.tensor([3]), capacity)
+        assert (head.session is first) == kept

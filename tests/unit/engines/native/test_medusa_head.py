@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from joulewise.engines.native.heads import open_head, taps_of
 from joulewise.engines.native.heads.medusa import MedusaHead
 from joulewise.engines.native.heads.synthetic import random_medusa
 from joulewise.engines.native.model import DecoderModel, Hidden
+from joulewise.engines.native.session import uncaptured
 from joulewise.engines.native.tree import walk
 from joulewise.errors import UserError
 from tiny_heads import ROWS, SIZE, Tensors, draw
@@ -210,6 +212,21 @@ def test_the_newest_feature_counts_and_nothing_of_the_last_prompt(target: Decode
     assert drafter.propose(9).tokens.tolist() == begun(fresh, second).propose(9).tokens.tolist()
     assert begun(drafter, first).propose(9).tokens.tolist() == begun(fresh, first).propose(9).tokens.tolist()
     assert begun(fresh, first).propose(9).tokens.tolist() != begun(fresh, second).propose(9).tokens.tolist()
+
+
+def test_captured_work_gives_the_same_and_is_kept_with_the_heads(target: DecoderModel) -> None:
+    head, captured = random_medusa(target, heads=4, seed=4), []
+
+    def counted(run: Callable[[], None]) -> Callable[[], None]:
+        captured.append(1)
+        return uncaptured(run)
+
+    features = [draw(1, SIZE, seed=seed, spread=2.0) for seed in (40, 41)]
+    for feature in features * 2:
+        expected = begun(MedusaDrafter(head), feature).propose(9)
+        found = begun(MedusaDrafter(head, capture=counted), feature).propose(9)
+        assert found.tokens.tolist() == expected.tokens.tolist()
+    assert len(captured) == 1
 
 
 def test_the_walk_follows_a_target_that_draws_what_the_heads_say(target: DecoderModel) -> None:

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
+from joulewise.engines.native.attention import causal_mask
+from joulewise.engines.native.cache import KV
 from joulewise.engines.native.draft import Draft, Kept
 from joulewise.engines.native.drafters.limits import MOST_NODES
 from joulewise.engines.native.heads.eagle import EagleHead
 from joulewise.engines.native.model import Hidden
+from joulewise.engines.native.recorded import Recorded
+from joulewise.engines.native.session import BUCKET, Capture, cuda_graph
 from joulewise.engines.native.tree import Tree, chain
 from joulewise.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How a tree grows.
+
+    Args:
+        top_k: children of each node, and nodes that are followed further on each level.
+        levels: of the tree, so paths have at most so many tokens.
+        nodes: that are kept, the root apart.
+    """
+
+    top_k: int
+    levels: int
+    nodes: int
+
+    @property
+    def width(self) -> int:
+        """Slots of the head's cache that growing fills."""
+        return (self.levels - 1) * self.top_k
 
 
 class EagleDrafter:
@@ -24,12 +52,15 @@ class EagleDrafter:
         nodes: of the tree, the root included: those with the highest product of probabilities are kept.
         depth: forwards of the head in a draft, so paths have at most ``depth + 1`` tokens.
         top_k: children of each node, and nodes that are followed further on each level; 1 gives a chain.
+        capture: how the head's work is captured; None: as CUDA graphs on a GPU, elsewhere not at all.
 
     Raises:
         UserError: a tree over the limit, or wider than the head's vocabulary.
     """
 
-    def __init__(self, head: EagleHead, nodes: int = 60, depth: int = 7, top_k: int = 10) -> None:
+    def __init__(
+        self, head: EagleHead, nodes: int = 60, depth: int = 7, top_k: int = 10, capture: Capture | None = None
+    ) -> None:
         if not (2 <= nodes <= MOST_NODES and 0 <= depth < MOST_NODES and top_k >= 1):
             raise UserError(
                 f"A draft tree of {nodes} nodes with depth {depth} and top_k {top_k} is not possible: nodes may be 2 "
@@ -37,79 +68,194 @@ class EagleDrafter:
             )
         if top_k > head.rows:
             raise UserError(f"top_k {top_k} is more than the {head.rows} tokens that the head {head.name} can propose.")
-        self._head = head
-        self._top_k = top_k
-        self._depth = depth
         self.most_nodes = min(nodes - 1, top_k + depth * top_k**2)
+        levels = min(depth + 1, self.most_nodes)  # a deeper one cannot be kept
+        self._growth = Growth(top_k, levels, self.most_nodes)
+        self._head = head
+        self._capture = capture or (cuda_graph if head.device.type == "cuda" else None)
 
     def reset(self, prompt: Tensor, hidden: Hidden, root: Tensor, capacity: int) -> None:
         """Read the prompt: each feature with the token after it."""
-        self._cache = self._head.new_cache(capacity + self._depth * self._top_k)
-        self._length = 0
-        self._extend(torch.cat((prompt[1:], root)), hidden)
+        self._session = _open_session(self._head, capacity + self._growth.width, self._capture)
+        self._state = self._session.begin(torch.cat((prompt[1:], root)), hidden)
+        self._length = len(prompt)
 
     def observe(self, kept: Kept) -> None:
         """Read the kept tokens on the target's features."""
-        self._extend(kept.tokens, kept.hidden)
+        self._state = self._session.read(self._growth, kept.tokens, kept.hidden, self._length)
+        self._length += len(kept.tokens)
 
     def propose(self, room: int) -> Draft:
-        """The best nodes of a tree that grows by its likeliest nodes, level by level. All scores are in float32."""
-        levels = min(self._depth + 1, room)
-        if self._top_k == 1:
-            levels = min(levels, self.most_nodes)
-        if levels < 1:
+        """The best nodes of a tree that grows by its likeliest nodes, level by level; a chain is cut to ``room``."""
+        if room < 1:
             return Draft(self._state.new_empty(0, dtype=torch.long), chain(0, self._state.device))
-        k, device = self._top_k, self._state.device
-        itself = torch.eye(k, dtype=torch.bool, device=device)
+        draft = self._session.grow(self._growth, self._state, self._length)
+        if not draft.tree.chain:
+            return draft
+        tokens = draft.tokens[:room]
+        return Draft(tokens, chain(len(tokens), tokens.device))
 
-        scores, tokens = self._children(self._state, self._state.new_zeros(1, dtype=torch.float32))
-        scores_of, tokens_of = [scores], [tokens]
-        parents_of = [tokens.new_zeros(k)]
-        numbers = torch.arange(1, k + 1, device=device)  # of the nodes that are followed; the root is 0
-        states, seen, made = self._state.expand(k, -1), itself, 1 + k
-        for level in range(levels - 1):
-            states = self._head(
-                self._cache,
-                tokens,
-                states,
-                start=self._length + level * k,
-                mask=torch.cat((seen.new_ones(k, self._length), seen), dim=1),
-                positions=numbers.new_full((k,), self._length + level),
-            )
-            child_scores, child_tokens = self._children(states, scores)
-            scores_of.append(child_scores)
-            tokens_of.append(child_tokens)
-            parents_of.append(numbers.repeat_interleave(k))
 
-            best = _best(child_scores, k)
-            origins = best // k
-            scores, tokens, numbers = child_scores[best], child_tokens[best], made + best
-            states, seen = states[origins], torch.cat((seen[origins], itself), dim=1)
-            made += k * k
+def read(
+    head: EagleHead, cache: KV, span: int, length: Tensor, count: Tensor, tokens: Tensor, *features: Tensor
+) -> Tensor:
+    """Read pairs behind ``length`` others, of which the first ``count`` are true, and give the state after these.
 
-        kept = _best(torch.cat(scores_of), self.most_nodes).sort().values
-        drafted = torch.cat(tokens_of)[kept]
-        if k == 1:
-            return Draft(drafted, chain(len(drafted), device))
-        places = numbers.new_zeros(made)
-        places[kept + 1] = torch.arange(1, len(kept) + 1, device=device)
-        parents = torch.cat((places[:1], places[torch.cat(parents_of)[kept]]))
-        return Draft(drafted, Tree.of(parents, levels))
+    Args:
+        head, cache: the head and its cache.
+        span: slots that are read.
+        length, count: shape ``(1,)``.
+        tokens: shape ``(R,)``.
+        features: the target's, as ``Hidden`` holds them, ``R`` rows each.
 
-    def _extend(self, tokens: Tensor, hidden: Hidden) -> None:
-        states = self._head(self._cache, tokens, self._head.fuse(hidden), start=self._length)
-        self._length += len(tokens)
-        self._state = states[-1:]
+    Returns:
+        Shape ``(1, H)``.
+    """
+    positions = length + torch.arange(len(tokens), device=tokens.device)
+    states = head.fuse(Hidden(*features))
+    states = head.forward_at(cache, tokens, states, positions, span, causal_mask(positions, span), positions)
+    return states.index_select(0, count - 1)
 
-    def _children(self, states: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """The log-probabilities of the paths to each state's likeliest tokens, and those tokens; shape ``(n k,)``."""
-        logits = self._head.logits(states)
-        best = logits.topk(self._top_k, dim=-1)
-        steps = best.values - logits.logsumexp(dim=-1, keepdim=True)
-        return (scores[:, None] + steps).flatten(), self._head.ids(best.indices).flatten()
+
+def grow(head: EagleHead, cache: KV, span: int, growth: Growth, length: Tensor, state: Tensor) -> Draft:
+    """Grow a tree. All scores are in float32, and nothing waits for the device.
+
+    Args:
+        head, cache: the head and its cache; it writes behind ``length``.
+        span: slots that are read.
+        growth: how.
+        length: pairs that were read, which is the root's position; shape ``(1,)``.
+        state: after the root, shape ``(1, H)``.
+    """
+    k, device = growth.top_k, state.device
+    itself = torch.eye(k, dtype=torch.bool, device=device)
+    behind = torch.arange(span, device=device) - length
+    each = torch.arange(k, device=device)
+
+    scores, tokens = _children(head, state, state.new_zeros(1, dtype=torch.float32), k)
+    scores_of, tokens_of = [scores], [tokens]
+    parents_of = [torch.zeros_like(each)]
+    numbers = each + 1  # of the nodes that are followed; the root is 0
+    states, seen, made = state.expand(k, -1), itself, 1 + k
+    for level in range(growth.levels - 1):
+        width = (level + 1) * k
+        drafted = (behind >= 0) & (behind < width)
+        mask = (behind < 0) | (drafted & seen[:, behind.clamp(0, width - 1)])
+        slots, positions = length + level * k + each, (length + level).expand(k)
+        states = head.forward_at(cache, tokens, states, slots, span, mask, positions)
+        child_scores, child_tokens = _children(head, states, scores, k)
+        scores_of.append(child_scores)
+        tokens_of.append(child_tokens)
+        parents_of.append(numbers.repeat_interleave(k))
+
+        best = _best(child_scores, k)
+        origins = best // k
+        scores, tokens, numbers = child_scores[best], child_tokens[best], made + best
+        states, seen = states[origins], torch.cat((seen[origins], itself), dim=1)
+        made += k * k
+
+    kept = _best(torch.cat(scores_of), growth.nodes).sort().values
+    ordered = torch.arange(1, len(kept) + 1, device=device)
+    places = torch.zeros(made, dtype=torch.long, device=device).scatter(0, kept + 1, ordered)
+    parents = torch.cat((places[:1], places[torch.cat(parents_of)[kept]]))
+    return Draft(torch.cat(tokens_of)[kept], Tree.of(parents, growth.levels, chain=k == 1))
+
+
+def _children(head: EagleHead, states: Tensor, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The log-probabilities of the paths to each state's likeliest tokens, and those tokens; shape ``(n k,)``."""
+    logits = head.logits(states)
+    best = logits.topk(k, dim=-1)
+    steps = best.values - logits.logsumexp(dim=-1, keepdim=True)
+    return (scores[:, None] + steps).flatten(), head.ids(best.indices).flatten()
 
 
 def _best(scores: Tensor, count: int) -> Tensor:
     """The places of the highest scores. Of equal ones the earlier wins, so a node never goes before its parent."""
     order: Tensor = scores.sort(descending=True, stable=True).indices
     return order[:count]
+
+
+class _Session(Protocol):
+    """A head's work on one cache."""
+
+    def begin(self, tokens: Tensor, hidden: Hidden) -> Tensor:
+        """Read a prompt's pairs; the state after them."""
+        ...
+
+    def read(self, growth: Growth, tokens: Tensor, hidden: Hidden, length: int) -> Tensor:
+        """Read the pairs of a round; the state after them."""
+        ...
+
+    def grow(self, growth: Growth, state: Tensor, length: int) -> Draft:
+        """Grow a tree, valid until the next call."""
+        ...
+
+
+class _Plain:
+    """As it is. See ``_Session``."""
+
+    def __init__(self, head: EagleHead, capacity: int) -> None:
+        self._head, self.cache = head, head.new_cache(capacity)
+
+    def begin(self, tokens: Tensor, hidden: Hidden) -> Tensor:
+        return self._head.forward(self.cache, tokens, self._head.fuse(hidden), 0)[-1:]
+
+    def read(self, growth: Growth, tokens: Tensor, hidden: Hidden, length: int) -> Tensor:
+        return self._head.forward(self.cache, tokens, self._head.fuse(hidden), length)[-1:]
+
+    def grow(self, growth: Growth, state: Tensor, length: int) -> Draft:
+        at = torch.full((1,), length, device=state.device)
+        return grow(self._head, self.cache, length + growth.width, growth, at, state)
+
+
+class _Captured:
+    """One captured call for each shape: all levels of a draft are one. See ``_Session``."""
+
+    def __init__(self, head: EagleHead, capacity: int, capture: Capture) -> None:
+        self.capacity = capacity
+        self._head, self._capture = head, capture
+        self.cache = head.new_cache(_bucket(capacity))
+        self._reads: dict[tuple[int, int], Recorded[Tensor]] = {}
+        self._growths: dict[tuple[Growth, int], Recorded[Draft]] = {}
+
+    def begin(self, tokens: Tensor, hidden: Hidden) -> Tensor:
+        """Not captured, since every prompt has another length."""
+        return self._head.forward(self.cache, tokens, self._head.fuse(hidden), 0)[-1:]
+
+    def read(self, growth: Growth, tokens: Tensor, hidden: Hidden, length: int) -> Tensor:
+        rows, features = growth.levels + 1, [f for f in (hidden.last, hidden.taps) if f is not None]
+        span = _bucket(length + rows)
+        if (rows, span) not in self._reads:
+            number = tokens.new_zeros(1)
+            self._reads[rows, span] = Recorded(
+                partial(read, self._head, self.cache, span),
+                (number, number, tokens.new_zeros(rows), *(f.new_zeros(rows, f.shape[1]) for f in features)),
+                self._capture,
+                f"a forward of the head {self._head.name}",
+            )
+        return self._reads[rows, span](length, len(tokens), tokens, *features)
+
+    def grow(self, growth: Growth, state: Tensor, length: int) -> Draft:
+        span = _bucket(length + growth.width)
+        if (growth, span) not in self._growths:
+            self._growths[growth, span] = Recorded(
+                partial(grow, self._head, self.cache, span, growth),
+                (torch.zeros(1, dtype=torch.long, device=state.device), state),
+                self._capture,
+                f"a draft of the head {self._head.name}",
+            )
+        return self._growths[growth, span](length, state)
+
+
+def _bucket(tokens: int) -> int:
+    return -(-tokens // BUCKET) * BUCKET
+
+
+def _open_session(head: EagleHead, capacity: int, capture: Capture | None) -> _Session:
+    """A session with room for ``capacity`` pairs. What was captured of a head is kept for further prompts."""
+    if capture is None:
+        return _Plain(head, capacity)
+    kept = head.session
+    if not isinstance(kept, _Captured) or kept.capacity < capacity:
+        kept = head.session = _Captured(head, capacity, capture)
+    return kept

@@ -60,6 +60,8 @@ class EagleHead(nn.Module):
         self._targets = (embedding(target), target.head)
         self._rows: int = embedding(target).num_embeddings
         self._device, self._dtype = target.device, target.model.dtype
+        self.session: object = None
+        """What was captured of this head, kept from prompt to prompt."""
 
     def _finish(self, weights: Weights) -> None:
         weights.finish()
@@ -71,6 +73,11 @@ class EagleHead(nn.Module):
     def rows(self) -> int:
         """How many tokens it can propose."""
         return self._rows
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        return self._device
 
     def new_cache(self, capacity: int) -> KV:
         """An empty cache for so many pairs."""
@@ -103,18 +110,40 @@ class EagleHead(nn.Module):
         Returns:
             The states that follow, shape ``(W, H)``.
         """
-        cache.slots = torch.arange(start, start + len(tokens), device=tokens.device)
-        cache.span = start + len(tokens)
+        span = start + len(tokens)
+        slots = torch.arange(start, span, device=tokens.device)
         if positions is None:
-            positions = cache.slots
+            positions = slots
         if mask is None and start > 0:
-            mask = causal_mask(positions, cache.span)
+            mask = causal_mask(positions, span)
+        return self.forward_at(cache, tokens, states, slots, span, mask, positions)
+
+    def forward_at(
+        self,
+        cache: KV,
+        tokens: Tensor,
+        states: Tensor,
+        slots: Tensor,
+        span: int,
+        mask: Tensor | None,
+        positions: Tensor,
+    ) -> Tensor:
+        """Read W pairs, all that differs between calls of one shape lying on the device.
+
+        Args:
+            cache, tokens, states: as for ``forward``.
+            slots: that the pairs go to, shape ``(W,)``.
+            span: so many slots are read.
+            mask: shape ``(W, span)``; None: causal, with nothing before.
+            positions: shape ``(W,)``.
+        """
+        cache.slots, cache.span = slots, span
         turn = self._rotary(positions, states.dtype)
         x, residual = self._enter(self._embed(tokens), states)
         for number, layer in enumerate(self.layers):
             if number > 0:
                 x = layer.normed(residual)
-            residual = layer(x, residual, cache, number, _within(mask, positions, cache.span, layer.window), turn)
+            residual = layer(x, residual, cache, number, _within(mask, positions, span, layer.window), turn)
         return self._leave(residual)
 
     def logits(self, states: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from joulewise.engines.native.heads.formats import Checkpoint, Family
 from joulewise.engines.native.heads.parts import check_rows, checked_ids, embedding, linear, matrix
 from joulewise.engines.native.model import DecoderModel
+from joulewise.engines.native.recorded import Recorded
 from joulewise.errors import UserError
 
 
@@ -70,6 +71,11 @@ class MedusaHead(nn.Module):
         weights.finish()
         self.to(device=target.device, dtype=target.model.dtype)
         self.eval()
+        self.size: int = size
+        self.device: torch.device = target.device
+        self.dtype: torch.dtype = target.model.dtype
+        self.recorded: dict[int, Recorded[Tensor]] = {}
+        """What was captured of its work, by the number of ranks, kept from prompt to prompt."""
         self._target_output = (target.head,)  # in a tuple, because it is no part of this module
         self.rows: int = rows if not own else self.outputs[0].weight.shape[0]
         """How many tokens a head can propose."""
