@@ -23,7 +23,7 @@ import numpy as np
 
 from joulewise.analysis.cells import Cell, exact_sum, nothing_to_divide, parts_of, sum_by_unit, why_no_energy
 from joulewise.analysis.intervals import Floats, Quantity, resample, unknown_quantity
-from joulewise.analysis.net import NOT_MEASURED, idle_powers, net_quantity
+from joulewise.analysis.net import NOT_MEASURED, Idle, idle_powers, net_quantity
 from joulewise.analysis.pairs import Pairs
 from joulewise.energy.reading import ComponentName
 
@@ -73,70 +73,43 @@ class BreakEven:
     note: str | None = None
 
 
-def break_even_time(vanilla: Cell, method: Cell) -> BreakEven:
-    """The break-even in seconds.
+@dataclass(frozen=True, slots=True)
+class BreakEvens:
+    """The same in seconds, in joules, and in joules above idle power."""
+
+    time: BreakEven
+    gross: BreakEven
+    net: BreakEven
+
+
+def break_evens(vanilla: Cell, method: Cell, component: ComponentName, environment: Mapping[str, Any]) -> BreakEvens:
+    """Where one decoding breaks even with plain decoding.
 
     Args:
         vanilla: plain decoding, with at least one ok Trial.
         method: the decoding, likewise; equal but for it.
-    """
-    pairs = Pairs.of(vanilla, method)
-    if not pairs.n:
-        return unknown_break_even(NO_PAIR)
-    known = pairs.with_known("prefill_s")
-    if not known.n:
-        return unknown_break_even(NO_FIRST_TOKEN)
-    currency = _Currency(np.array([1.0]), (), ("measured",))
-    return _break_even(known, [_sample(known, [_time_costs(known)])], currency)
-
-
-def break_even_energy(
-    vanilla: Cell,
-    method: Cell,
-    component: ComponentName,
-    environment: Mapping[str, Any],
-    *,
-    net: bool = False,
-) -> BreakEven:
-    """The break-even in joules.
-
-    Args:
-        vanilla, method: as for ``break_even_time``.
         component: whose joules.
         environment: the run's, which tells idle power and the most that a device can draw.
-        net: take idle power times seconds off every term.
     """
-    pairs = Pairs.of(vanilla, method)
-    if not pairs.n:
-        return unknown_break_even(NO_PAIR)
-    known = pairs.with_known("prefill_s")
-    if not known.n:
-        return unknown_break_even(NO_FIRST_TOKEN)
-    pairs, known = known, known.with_known(f"{component}_energy_j")
-    if not known.n:
-        return unknown_break_even(why_no_energy(component, pairs.provenances(component)))
-    parts = parts_of(component, known.provenances)
-    idle = idle_powers(environment, method.key.engine) if net else {}
-    if net and not all(part in idle for part in parts):
-        return unknown_break_even(NOT_MEASURED)
-    guesses = [_prefills(known, part, environment) for part in parts]
-    if any(guess is None for guess in guesses):
-        return unknown_break_even(UNBOUNDED_PREFILL)
-    samples = [
-        _sample(
-            known, [_time_costs(known), *(_costs(known, f"{p}_energy_j", g) for p, g in zip(parts, of, strict=True))]
-        )
-        for of in itertools.product(*(guess for guess in guesses if guess is not None))
-    ]
-    provenances = [*known.provenances(component), *(idle[part].provenance for part in parts if net)]
-    watts = {part: idle[part].power_w if net else 0.0 for part in parts}
-    errors = [_unit(parts, part, _gain(known, part), -watts[part]) for part in parts]
-    offsets = (idle[part].standard_w if net else _offset_w(known, part) for part in parts)
-    errors += [_unit(parts, None, offset_w, 1.0) for offset_w in offsets]
-    currency = _Currency(np.array([-sum(watts.values()), *(1.0 for _ in parts)]), tuple(errors), tuple(provenances))
-    found = _break_even(known, samples, currency)
-    assumed = len(samples) > 1 and found.round.value is not None
-    return replace(found, note=ASSUMED_PREFILL) if assumed else found
+    everything = Pairs.of(vanilla, method)
+    timed = everything.with_known("prefill_s")
+    if not timed.n:
+        nothing = unknown_break_even(NO_FIRST_TOKEN if everything.n else NO_PAIR)
+        return BreakEvens(nothing, nothing, nothing)
+    pairs = timed.with_known(f"{component}_energy_j")
+    parts = parts_of(component, pairs.provenances) if pairs.n else []
+    samples = _samples(pairs, parts, environment) if pairs.n else []
+    # Summing over samples of the questions is what takes long here, and these sums hold the seconds too.
+    shared = samples[:1] if pairs is timed else []
+    time = _break_even(timed, shared or [_sample(timed, [_time_costs(timed)])], _SECONDS)
+    if not samples:
+        why = UNBOUNDED_PREFILL if pairs.n else why_no_energy(component, timed.provenances(component))
+        return BreakEvens(time, unknown_break_even(why), unknown_break_even(why))
+    gross = _break_even(pairs, samples, _joules(pairs, component, parts, {}))
+    idle = idle_powers(environment, method.key.engine)
+    if not all(part in idle for part in parts):
+        return BreakEvens(time, gross, unknown_break_even(NOT_MEASURED))
+    return BreakEvens(time, gross, _break_even(pairs, samples, _joules(pairs, component, parts, idle)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +127,20 @@ class _Currency:
     provenances: tuple[str | None, ...]
 
 
+_SECONDS = _Currency(np.array([1.0]), (), ("measured",))
+
+
+def _joules(pairs: Pairs, component: ComponentName, parts: Sequence[str], idle: Mapping[str, Idle]) -> _Currency:
+    """Joules of all parts; those above idle power where that is given."""
+    watts = {part: idle[part].power_w if idle else 0.0 for part in parts}
+    errors = [_unit(parts, part, _gain(pairs, part), -watts[part]) for part in parts]
+    # The sensor's offset is in idle power too and cancels.
+    offsets = (idle[part].standard_w if idle else _offset_w(pairs, part) for part in parts)
+    errors += [_unit(parts, None, offset_w, 1.0) for offset_w in offsets]
+    provenances = [*pairs.provenances(component), *(taken.provenance for name, taken in idle.items() if name in parts)]
+    return _Currency(np.array([-sum(watts.values()), *(1.0 for _ in parts)]), tuple(errors), tuple(provenances))
+
+
 @dataclass(frozen=True, slots=True)
 class _Sample:
     """Sums over all pairs, shape ``(columns,)``, and over samples of the questions, ``(replicates, columns)``."""
@@ -164,6 +151,20 @@ class _Sample:
 
 _COUNTS = 5
 _TERMS = 4
+
+
+def _samples(pairs: Pairs, parts: Sequence[str], environment: Mapping[str, Any]) -> list[_Sample]:
+    """One sample where the prefills' joules were recorded, else one for each guess at them; none without any."""
+    guesses = [_prefills(pairs, part, environment) for part in parts]
+    known = [guess for guess in guesses if guess is not None]
+    if len(known) < len(guesses):
+        return []
+    return [
+        _sample(
+            pairs, [_time_costs(pairs), *(_costs(pairs, f"{p}_energy_j", g) for p, g in zip(parts, of, strict=True))]
+        )
+        for of in itertools.product(*known)
+    ]
 
 
 def _sample(pairs: Pairs, costs: Sequence[tuple[Floats, ...]]) -> _Sample:
@@ -244,10 +245,10 @@ def _figures(sums: Floats, weights: Floats) -> dict[str, Floats]:
 
     Args:
         sums: shape ``(..., _COUNTS + _TERMS (1 + parts))``.
-        weights: shape ``(1 + parts,)``.
+        weights: of the seconds and of the first parts' joules, shape ``(1 + parts,)`` at most.
     """
     steps, tokens, rounds, output_plain, output = np.moveaxis(sums[..., :_COUNTS], -1, 0)
-    costs = sums[..., _COUNTS:].reshape(*sums.shape[:-1], _TERMS, len(weights))
+    costs = sums[..., _COUNTS:].reshape(*sums.shape[:-1], _TERMS, -1)[..., : len(weights)]
     prefill, plain, in_rounds, extra = np.moveaxis(costs @ weights, -1, 0)
     plain_s, rounds_s = costs[..., 1, 0], costs[..., 2, 0]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -298,6 +299,7 @@ def _break_even(pairs: Pairs, samples: Sequence[_Sample], currency: _Currency) -
         joined["saving"],
         joined["measured"],
         _verdict(joined["saved_per_token"], joined["measured"]),
+        ASSUMED_PREFILL if len(samples) > 1 else None,
     )
 
 

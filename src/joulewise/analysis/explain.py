@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow.compute as pc
 
-from joulewise.analysis.breakeven import BreakEven, break_even_energy, break_even_time
+from joulewise.analysis.breakeven import BreakEven, break_evens
 from joulewise.analysis.cells import VANILLA, Cell, CellKey, Components, exact_sum
 from joulewise.analysis.chain import acceptance_for, is_chain
-from joulewise.analysis.savings import Gamma, saving
+from joulewise.analysis.savings import Gamma, Saving, saving
 from joulewise.energy.reading import ComponentName
 
 Currency = Literal["time", "energy"]
+_CURRENCIES: tuple[Currency, ...] = ("time", "energy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,8 @@ def explanations(
 
 
 def explain(vanilla: Cell, method: Cell, component: ComponentName, environment: Mapping[str, Any]) -> Explanation:
-    """One decoding against vanilla; arguments as for ``break_even_energy``."""
-    time = break_even_time(vanilla, method)
-    gross = break_even_energy(vanilla, method, component, environment)
+    """One decoding against vanilla; arguments as for ``break_evens``."""
+    found = break_evens(vanilla, method, component, environment)
     drafted, accepted, rounds = (
         int(exact_sum(method.numbers(name))) for name in ("drafted_tokens", "accepted_tokens", "rounds")
     )
@@ -96,14 +97,14 @@ def explain(vanilla: Cell, method: Cell, component: ComponentName, environment: 
     return Explanation(
         method.key,
         component,
-        time,
-        gross,
-        break_even_energy(vanilla, method, component, environment, net=True),
+        found.time,
+        found.gross,
+        found.net,
         drafted,
         drafted - accepted,
         None if chain is None else acceptance_for(1.0 + accepted / rounds, chain),
-        _needs(time, 1.0 + accepted / rounds, chain, draft_s),
-        _needs(gross, 1.0 + accepted / rounds, chain, np.nan),
+        _needs(found.time, 1.0 + accepted / rounds, chain, draft_s),
+        _needs(found.gross, 1.0 + accepted / rounds, chain, np.nan),
     )
 
 
@@ -130,13 +131,12 @@ def _needs(found: BreakEven, drafts_give: float, chain: Sequence[int] | None, dr
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The cheapest of several ways to decode the same task, prefill included.
+    """The cheapest of decodings that differ in their size alone, on the same task, prefill included.
 
     Args:
         head: run, engine, model and reasoning.
         task: the task.
-        family: decodings that differ in their size alone (``coga``); None for all of the task, vanilla among them, but
-            for those that accept by lot.
+        family: what they are all called, such as ``coga``.
         currency: seconds or joules per output token.
         decoding: the cheapest.
         as_good: those that cannot be told apart from it.
@@ -145,7 +145,7 @@ class Best:
 
     head: tuple[str, str, str, str]
     task: str
-    family: str | None
+    family: str
     currency: Currency
     decoding: str
     as_good: tuple[str, ...]
@@ -162,32 +162,31 @@ def family(decoding: str) -> str:
 
 
 def best(cells: Iterable[Cell], components: Components) -> tuple[Best, ...]:
-    """The best size of every family that has several, and the best of all decodings of a task if those are three.
+    """The best size of every family that has several, for seconds and for joules.
 
     Args:
         cells: from ``split``.
-        components: as for ``explanations``.
+        components: whose joules to tell.
     """
-    groups: dict[tuple[str, ...], dict[str | None, list[Cell]]] = {}
+    families: dict[tuple[str, ...], list[Cell]] = {}
     for cell in cells:
         if cell.rows.num_rows:
-            families = groups.setdefault(cell.key.group, {})
-            families.setdefault(family(cell.key.decoding), []).append(cell)
-            if "-synthetic" not in cell.key.decoding:
-                families.setdefault(None, []).append(cell)
+            families.setdefault((*cell.key.group, family(cell.key.decoding)), []).append(cell)
     found = []
-    for families in groups.values():
-        for name, members in families.items():
-            if len(members) > (2 if name is None else 1):
-                for currency in ("time", "energy"):
-                    found.append(_best(name, members, currency, components[members[0].key.head]))
+    for members in families.values():
+        if len(members) > 1:
+            component, against = components[members[0].key.head], lru_cache(saving)
+            found += [_best(members, currency, component, against) for currency in _CURRENCIES]
     return tuple(one for one in found if one is not None)
 
 
 def _best(
-    name: str | None, cells: Sequence[Cell], currency: Literal["time", "energy"], component: ComponentName
+    cells: Sequence[Cell],
+    currency: Currency,
+    component: ComponentName,
+    against: Callable[[Cell, Cell], Saving],
 ) -> Best | None:
-    """None where joules are not measured in all cells."""
+    """None where joules are not measured in all cells. ``against`` holds a cell against a cheaper one."""
     column = "duration_s" if currency == "time" else f"{component}_energy_j"
     costs = [exact_sum(cell.numbers(column)) / exact_sum(cell.numbers("output_tokens")) for cell in cells]
     measured = currency == "time" or all(cell.provenances(component) == {"measured"} for cell in cells)
@@ -195,20 +194,18 @@ def _best(
         return None
     cheapest = cells[int(np.argmin(costs))]
     others = [cell for cell in cells if cell is not cheapest]
-    costlier = [
-        cell for cell in others if _gamma(cheapest, cell, currency, component).verdict in ("slower", "costs energy")
-    ]
+    gammas = [_gamma(against(cheapest, cell), currency, component) for cell in others]
+    costs_more = [gamma.verdict in ("slower", "costs energy") for gamma in gammas]
     return Best(
         cheapest.key.head,
         cheapest.key.task,
-        name,
+        family(cheapest.key.decoding),
         currency,
         cheapest.key.decoding,
-        tuple(cell.key.decoding for cell in others if cell not in costlier),
-        tuple(cell.key.decoding for cell in costlier),
+        tuple(cell.key.decoding for cell, more in zip(others, costs_more, strict=True) if not more),
+        tuple(cell.key.decoding for cell, more in zip(others, costs_more, strict=True) if more),
     )
 
 
-def _gamma(cheapest: Cell, other: Cell, currency: Currency, component: ComponentName) -> Gamma:
-    found = saving(cheapest, other)
+def _gamma(found: Saving, currency: Currency, component: ComponentName) -> Gamma:
     return found.time if currency == "time" else found.gpu if component == "gpu" else found.total

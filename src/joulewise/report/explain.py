@@ -150,9 +150,7 @@ def _way(found: Explanation, needs: Needs, what: str) -> str:
 
 
 def _best(found: Best) -> str:
-    what = f"{found.family} on {found.task}" if found.family else f"All decodings on {found.task}"
-    currency = "time" if found.currency == "time" else "energy"
-    told = f"{what}: {found.decoding} takes the least {currency} per output token"
+    told = f"{found.family} on {found.task}: {found.decoding} takes the least {found.currency} per output token"
     if found.as_good:
         told += f", and {listed(found.as_good)} cannot be told from it"
     return told

@@ -43,7 +43,7 @@ class Summary:
         savings, costs, acceptance, lossless: the figures, one entry a cell.
         carbon: likewise; empty where no grid was given.
         explanations: why a decoding pays or not, one entry for each that speculates beside vanilla.
-        best: the cheapest of several sizes of a decoding, and of all decodings of a task.
+        best: the cheapest of several sizes of a decoding.
         phases: where the seconds went, one entry for each cell whose engine tells them apart.
         warnings: what was noticed while reading.
     """

@@ -17,8 +17,8 @@ from joulewise.analysis.breakeven import (
     NO_SAVING,
     UNBOUNDED_PREFILL,
     BreakEven,
-    break_even_energy,
-    break_even_time,
+    BreakEvens,
+    break_evens,
 )
 from joulewise.analysis.cells import Cell, split
 from joulewise.analysis.net import NOT_MEASURED
@@ -79,12 +79,17 @@ def cells(rows: Sequence[dict[str, Any]]) -> tuple[Cell, Cell]:
     return vanilla, method
 
 
+def found_in(rows: Sequence[dict[str, Any]], environment: dict[str, Any] | None = None) -> BreakEvens:
+    return break_evens(*cells(rows), "gpu", environment or {})
+
+
 def time_of(**planted: Any) -> BreakEven:
-    return break_even_time(*cells(trials(**planted)))
+    return found_in(trials(**planted)).time
 
 
 def energy_of(environment: dict[str, Any] | None = None, net: bool = False, **planted: Any) -> BreakEven:
-    return break_even_energy(*cells(trials(**planted)), "gpu", environment or {}, net=net)
+    found = found_in(trials(**planted), environment)
+    return found.net if net else found.gross
 
 
 seconds = st.floats(1e-4, 1.0)
@@ -228,17 +233,28 @@ def test_what_cannot_be_formed_says_why() -> None:
     untold = trials()
     for one in untold:
         one["prefill_s"] = None
-    assert break_even_time(*cells(untold)).needed.reason == NO_FIRST_TOKEN
-    assert break_even_energy(*cells(untold), "gpu", {}).needed.reason == NO_FIRST_TOKEN
+    told = found_in(untold)
+    assert {told.time.needed.reason, told.gross.needed.reason, told.net.needed.reason} == {NO_FIRST_TOKEN}
     strangers = trials()
     for one in strangers[::2]:
         one["question_id"] += "x"
-    assert break_even_time(*cells(strangers)).needed.reason == NO_PAIR
+    assert found_in(strangers).time.needed.reason == NO_PAIR
     short = trials()
     for one in short:
         one["output_tokens"] = 1
-    assert break_even_time(*cells(short)).needed.reason == "there were no plain steps after the first token"
-    assert break_even_energy(*cells(trials()), "cpu", {}).needed.reason == "no CPU was metered here"
+    assert found_in(short).time.needed.reason == "there were no plain steps after the first token"
+    no_cpu = break_evens(*cells(trials()), "cpu", {})
+    assert no_cpu.gross.needed.reason == "no CPU was metered here"
+    assert no_cpu.time.verdict == "saves"
+
+
+def test_joules_that_some_trials_lack_leave_all_seconds_in() -> None:
+    rows = trials()
+    for name in ("gpu_energy_j", "total_energy_j"):
+        rows[0][name] = None
+    found = found_in(rows)
+    assert (found.time.needed.n_questions, found.gross.needed.n_questions) == (6, 5)
+    assert found.gross.needed.value == pytest.approx(0.04 * 400 / (0.02 * 300))
 
 
 @given(scale=st.floats(0.01, 100.0))

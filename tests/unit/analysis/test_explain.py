@@ -118,8 +118,6 @@ def test_the_best_size_differs_for_time_and_energy() -> None:
         {HEAD: "gpu"},
     )
     assert [(b.family, b.currency, b.decoding, b.as_good, b.others) for b in found] == [
-        (None, "time", "coga-5", (), ("vanilla", "coga-2", "coga-10")),
-        (None, "energy", "coga-2", (), ("vanilla", "coga-5", "coga-10")),
         ("coga", "time", "coga-5", (), ("coga-2", "coga-10")),
         ("coga", "energy", "coga-2", (), ("coga-5", "coga-10")),
     ]
