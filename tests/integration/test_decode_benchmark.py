@@ -1,0 +1,33 @@
+"""benchmarks/decode.py on a shape that a CPU can afford: it must be ready when a GPU is lent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from load_benchmark import load_benchmark
+
+SMALL = ["--target", "tiny", "--draft", "tiny", "--prompt", "8", "--output", "6", "--repeats", "2", "--device", "cpu"]
+
+
+def test_it_measures_every_way_and_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = load_benchmark("decode")
+    monkeypatch.setattr(bench, "STEPS_S", 0.0)
+    monkeypatch.setattr(bench, "STEP_WIDTHS", (1, 6))
+    ways = "vanilla,coga-5,eagle3-chain-5,generate"
+    assert bench.main([*SMALL, "--only", ways, "--json", str(tmp_path / "out.json")]) == 0
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert set(found["ways"]) == set(ways.split(","))
+    assert found["ways"]["vanilla"]["acceptance_length"] == 1.0
+    assert found["runs"]["coga-5"]["rounds"] >= 1
+    assert all(len(runs["seconds"]) == 2 for runs in found["runs"].values())
+    assert {row["step"] for row in found["steps"]} == {"target x1", "target x6", "draft x1", "draft x6"}
+    assert "eagle3-chain-5" in capsys.readouterr().out
+
+
+def test_a_way_that_does_not_exist_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert load_benchmark("decode").main([*SMALL, "--only", "vanila"]) == 2
+    assert "vanila" in capsys.readouterr().err
