@@ -234,7 +234,7 @@ def measure_steps(bench: Bench, meter: Meter) -> list[dict[str, Any]]:
             synchronise()
             count, end_s = 0, time.monotonic() + STEPS_S
             with meter.window() as window:
-                while time.monotonic() < end_s:
+                while count == 0 or time.monotonic() < end_s:
                     for _ in range(8):
                         step()
                     synchronise()  # or the queue would be far ahead of the clock

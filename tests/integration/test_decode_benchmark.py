@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from load_benchmark import load_benchmark
 
 SMALL = ["--target", "tiny", "--draft", "tiny", "--prompt", "8", "--output", "6", "--repeats", "2", "--device", "cpu"]
