@@ -131,7 +131,7 @@ def best_paths(logits: Tensor, root: int, top_k: int, depth: int, count: int) ->
     count=st.integers(1, 40),
     sharp=st.floats(0.3, 4.0),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_tree_is_that_of_a_plain_search(seed: int, top_k: int, depth: int, count: int, sharp: float) -> None:
     logits = tiny_heads.draw(12, 12, seed=seed, spread=sharp)
     draft = begun(Table(logits), top_k=top_k, depth=depth, nodes=count + 1).propose(room=99)
@@ -146,7 +146,7 @@ def test_the_tree_is_that_of_a_plain_search(seed: int, top_k: int, depth: int, c
     room=st.integers(0, 8),
     certain=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_what_holds_for_every_tree(seed: int, top_k: int, depth: int, count: int, room: int, certain: bool) -> None:
     """Also where a child's probability is 1 in float32, so that its score ties with its parent's."""
     logits = tiny_heads.draw(12, 12, seed=seed)

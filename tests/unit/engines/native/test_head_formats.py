@@ -335,6 +335,11 @@ def test_taps_are_read_without_reading_tensors(tmp_path: Path, monkeypatch: pyte
 # Random heads.
 
 
+def test_a_random_eagle3_head_reads_the_published_layers_among_others() -> None:
+    assert random_eagle3(tiny_heads.target(taps=(1, *TAPS))).fc.weight.shape == (SIZE, 3 * SIZE)
+    assert random_eagle3(tiny_heads.target(taps=(1, 7))).fc.weight.shape == (SIZE, 2 * SIZE)
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_random_heads_have_the_targets_shape(family: str) -> None:
     target = tiny_heads.target(family, taps=TAPS, **({"head_dim": 16} if family == "qwen3" else {}))

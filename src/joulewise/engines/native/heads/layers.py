@@ -153,14 +153,15 @@ class Attention(nn.Module):
             self.q_norm = self.k_norm = nn.Identity()
 
     def forward(self, x: Tensor, cache: KV, layer: int, mask: Tensor | None, turn: tuple[Tensor, Tensor]) -> Tensor:
-        """Attend: ``x`` of shape ``(W, inputs)``, the result of shape ``(W, H)``."""
-        query, key, value = (
-            project(x).view(1, len(x), -1, self.head_dim) for project in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        """Attend: ``x`` of shape ``(W, inputs)``, the result of shape ``(W, H)``; or of several texts, one dimension
+        in front of both.
+        """
+        shape = (*(x.shape[:-2] or (1,)), x.shape[-2], -1, self.head_dim)
+        query, key, value = (project(x).view(shape) for project in (self.q_proj, self.k_proj, self.v_proj))
         query, key, value = (part.transpose(1, 2) for part in (self.q_norm(query), self.k_norm(key), value))
         keys, values = cache.update(_turned(key, *turn), value, layer)
         mixed = attend(_turned(query, *turn), keys, values, mask)
-        out: Tensor = self.o_proj(mixed[0].transpose(0, 1).flatten(1))
+        out: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(*x.shape[:-1], -1))
         return out
 
 

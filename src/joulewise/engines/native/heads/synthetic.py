@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from joulewise.engines.native.heads import build
+from joulewise.engines.native.heads import build, published_taps
 from joulewise.engines.native.heads.eagle import Eagle2Head, Eagle3Head
 from joulewise.engines.native.heads.formats import Checkpoint, Family, in_memory
 from joulewise.engines.native.heads.medusa import MedusaHead
@@ -18,7 +18,7 @@ from joulewise.engines.native.model import DecoderModel
 _SPREAD = 0.02
 
 
-class _Dice:
+class Dice:
     """Draws tensors on a target's device and in its dtype."""
 
     def __init__(self, target: DecoderModel, seed: int) -> None:
@@ -51,7 +51,7 @@ def random_medusa(
         own_output: each head has an output matrix of its own, as published; else the target's serves all.
         seed: of the weights.
     """
-    dice, size = _Dice(target, seed), target.config.hidden_size
+    dice, size = Dice(target, seed), target.config.hidden_size
     tensors: dict[str, Tensor] = {}
     for head in range(heads):
         for layer in range(layers):
@@ -71,8 +71,8 @@ def random_eagle2(target: DecoderModel, seed: int = 0) -> Eagle2Head:
         target: gives width, vocabulary, device and dtype.
         seed: of the weights.
     """
-    dice, size = _Dice(target, seed), target.config.hidden_size
-    tensors = _layer(dice, target, size)
+    dice, size = Dice(target, seed), target.config.hidden_size
+    tensors = layer_tensors(dice, target, size)
     tensors["fc.weight"] = dice.normal(size, 2 * size)
     head = _made("eagle2", _config(target), tensors, target)
     assert isinstance(head, Eagle2Head)
@@ -80,15 +80,17 @@ def random_eagle2(target: DecoderModel, seed: int = 0) -> Eagle2Head:
 
 
 def random_eagle3(target: DecoderModel, draft_rows: int | None = None, seed: int = 0) -> Eagle3Head:
-    """An EAGLE-3 head with random weights: one layer of the target's shape over all layers that it taps.
+    """An EAGLE-3 head with random weights: one layer of the target's shape.
 
     Args:
-        target: opened with at least one tap. Gives width, vocabulary, device and dtype.
+        target: gives width, vocabulary, device and dtype. The head reads its published taps, or else all that it has.
         draft_rows: size of the draft's own vocabulary, such as the 32,000 of the published heads; None: the target's.
         seed: of the weights.
     """
-    dice, size, taps = _Dice(target, seed), target.config.hidden_size, target.taps
-    tensors = _layer(dice, target, 2 * size)
+    dice, size, taps = Dice(target, seed), target.config.hidden_size, published_taps(target.config.num_hidden_layers)
+    if not set(taps) <= set(target.taps):
+        taps = target.taps
+    tensors = layer_tensors(dice, target, 2 * size)
     tensors |= {f"layers.0.{name}.weight": dice.ones(size) for name in ("input_layernorm", "hidden_norm")}
     tensors |= {"fc.weight": dice.normal(size, len(taps) * size), "norm.weight": dice.ones(size)}
     rows = embedding(target).num_embeddings
@@ -102,7 +104,8 @@ def random_eagle3(target: DecoderModel, draft_rows: int | None = None, seed: int
     return head
 
 
-def _layer(dice: _Dice, target: DecoderModel, inputs: int) -> dict[str, Tensor]:
+def layer_tensors(dice: Dice, target: DecoderModel, inputs: int) -> dict[str, Tensor]:
+    """The random weights of a draft layer of the target's shape, its attention's input ``inputs`` wide."""
     config = target.config
     size, inner, heads = config.hidden_size, config.intermediate_size, config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or size // heads
