@@ -108,7 +108,7 @@ class Harmful:
 
 
 def pickled(folder: Path) -> None:
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Harmful()))
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Harmful(), protocol=2))
 
 
 def zipped(folder: Path) -> None:
