@@ -173,16 +173,19 @@ def _phase_columns(found: pa.StructArray, parents: _Integers, n: int) -> dict[st
 def _prefill_columns(energies: pa.ListArray, parents: _Integers, n: int) -> dict[str, Any]:
     parts = energies.flatten()
     _expect(not parts.null_count)
-    joules = parts.field("energy_j")
-    _expect_not_negative(joules)
     _expect_in(parts.field("component"), COMPONENTS[:-1])
+    for name in _JOULES:
+        _expect_not_negative(parts.field(name))
+    joules, *edges = (_floats(parts.field(name)) for name in ("energy_j", "start_edge_j", "end_edge_j", "sampling_j"))
+    edges_j = np.where(np.isnan(joules), np.nan, np.sqrt(np.square(edges).sum(axis=0)))
     owners = pc.list_parent_indices(energies).to_numpy()
     columns = {}
     for component in COMPONENTS[:-1]:
         ours = pc.equal(parts.field("component"), component).to_numpy(zero_copy_only=False)
-        known = np.full(len(energies), np.nan)
-        known[owners[ours]] = _floats(joules)[ours]
-        columns[f"{component}_prefill_j"] = _known_sums(parents, known, n)
+        for name, values in (("prefill_j", joules), ("prefill_edges_j", edges_j)):
+            known = np.full(len(energies), np.nan)
+            known[owners[ours]] = values[ours]
+            columns[f"{component}_{name}"] = _known_sums(parents, known, n)
     return columns
 
 

@@ -85,6 +85,7 @@ SCHEMA = pa.schema(
     ]
     + [(f"{c}_{name}", kind) for c in COMPONENTS for name, kind in _ENERGY_FIELDS]
     + [(f"{c}_prefill_j", pa.float64()) for c in COMPONENTS]
+    + [(f"{c}_prefill_edges_j", pa.float64()) for c in COMPONENTS[:-1]]
 )
 """Columns of a run's table. ``<component>_provenance`` is null where the machine has no such component (no GPU) and
 ``unknown`` where it has one that could not be read; ``<component>_energy_j`` is null in both cases. Uncertainties
@@ -92,8 +93,9 @@ SCHEMA = pa.schema(
 ``start_s`` and ``end_s`` are on the monotonic clock of the run's timeline.
 ``ledger_line`` and ``check_line`` are the numbers (from 1) of the Trial's and its verdict's line in ``ledger.jsonl``.
 ``output_hash`` holds the hashes of a Trial's generations, joined by ``+``.
-``prefill_s`` and ``<component>_prefill_j`` go up to the first token. They, and ``phase_<phase>_s`` (``PHASES``), are
-sums over a Trial's generations, null where one of these does not tell.
+``prefill_s`` and ``<component>_prefill_j`` go up to the first token; ``<component>_prefill_edges_j`` is the latter's
+standard uncertainty, gain and offset apart. They, and ``phase_<phase>_s`` (``PHASES``), are sums over a Trial's
+generations, null where one of these does not tell.
 """
 
 
@@ -234,10 +236,13 @@ def _phases(generations: Sequence[GenerationRecord]) -> list[float | None]:
 
 
 def _prefills(generations: Sequence[GenerationRecord]) -> list[float | None]:
-    found: list[dict[str, float | None]] = [
-        {part.component: part.energy_j for part in g.prefill_energy or ()} for g in generations
-    ]
-    return [_sum([known.get(component) for known in found]) for component in COMPONENTS[:-1]]
+    joules: list[dict[str, float | None]] = []
+    edges: list[dict[str, float | None]] = []
+    for g in generations:
+        parts = g.prefill_energy or ()
+        joules.append({part.component: part.energy_j for part in parts})
+        edges.append({p.component: None if p.energy_j is None else p.value().independent_j for p in parts})
+    return [_sum([known.get(component) for known in of]) for of in (joules, edges) for component in COMPONENTS[:-1]]
 
 
 _PREFILLS = tuple(f"{component}_prefill_j" for component in COMPONENTS)
@@ -246,6 +251,7 @@ _OTHERS = (
     *("generation_count", "prefill_s"),
     *(f"phase_{phase}_s" for phase in PHASES),
     *_PREFILLS[:-1],
+    *(f"{component}_prefill_edges_j" for component in COMPONENTS[:-1]),
 )
 
 

@@ -61,13 +61,16 @@ def test_prefills_add_up_over_generations() -> None:
     assert (found["prefill_s"], found["gpu_prefill_j"], found["total_prefill_j"]) == (0.75, 6.0, 8.0)
     assert found["generation_count"] == 2
     assert found["dram_prefill_j"] is None
+    assert (found["gpu_prefill_edges_j"], found["dram_prefill_edges_j"]) == (0.0, None)
+    rough = tuple(e.model_copy(update={"start_edge_j": 3.0, "end_edge_j": 4.0}) for e in parts)
+    assert row(generation(prefill_energy=rough), generation(prefill_energy=rough))["gpu_prefill_edges_j"] == 10.0
 
 
 def test_what_one_generation_does_not_tell_is_not_known() -> None:
     parts = energy({"gpu": 3.0, "cpu": None})
     found = row(generation(prefill_energy=parts), generation(prefill_energy=parts, first_token_s=None))
     assert (found["prefill_s"], found["gpu_prefill_j"]) == (None, 6.0)
-    assert (found["cpu_prefill_j"], found["total_prefill_j"]) == (None, None)
+    assert (found["cpu_prefill_j"], found["total_prefill_j"], found["cpu_prefill_edges_j"]) == (None, None, None)
     assert row(generation(prefill_energy=parts), generation())["gpu_prefill_j"] is None
     assert row()["prefill_s"] is None
 

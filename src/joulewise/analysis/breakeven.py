@@ -14,7 +14,6 @@ cells, and everything beyond vanilla's prefill counts, so that tau exceeds tau* 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -25,7 +24,7 @@ from joulewise.analysis.cells import Cell, exact_sum, nothing_to_divide, parts_o
 from joulewise.analysis.intervals import Floats, Quantity, resample, unknown_quantity
 from joulewise.analysis.net import NOT_MEASURED, Idle, idle_powers, net_quantity
 from joulewise.analysis.pairs import Pairs
-from joulewise.energy.reading import ComponentName
+from joulewise.energy.reading import Z95, ComponentName
 
 Pays = Literal["saves", "costs", "cannot tell"]
 
@@ -105,11 +104,13 @@ def break_evens(vanilla: Cell, method: Cell, component: ComponentName, environme
     if not samples:
         why = UNBOUNDED_PREFILL if pairs.n else why_no_energy(component, timed.provenances(component))
         return BreakEvens(time, unknown_break_even(why), unknown_break_even(why))
-    gross = _break_even(pairs, samples, _joules(pairs, component, parts, {}))
+    recorded = all(not np.isnan(pairs.column(f"{part}_prefill_j")[0]).any() for part in parts)
+    note = None if recorded else ASSUMED_PREFILL
+    gross = _break_even(pairs, samples, _joules(pairs, component, parts, {}), note)
     idle = idle_powers(environment, method.key.engine)
     if not all(part in idle for part in parts):
         return BreakEvens(time, gross, unknown_break_even(NOT_MEASURED))
-    return BreakEvens(time, gross, _break_even(pairs, samples, _joules(pairs, component, parts, idle)))
+    return BreakEvens(time, gross, _break_even(pairs, samples, _joules(pairs, component, parts, idle), note))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +155,20 @@ _TERMS = 4
 
 
 def _samples(pairs: Pairs, parts: Sequence[str], environment: Mapping[str, Any]) -> list[_Sample]:
-    """One sample where the prefills' joules were recorded, else one for each guess at them; none without any."""
+    """Samples of what the prefills drew as far as that is known: best guess, least and most; none without any.
+
+    One alone where nothing is uncertain about it.
+    """
     guesses = [_prefills(pairs, part, environment) for part in parts]
     known = [guess for guess in guesses if guess is not None]
     if len(known) < len(guesses):
         return []
+    sure = all(np.array_equal(least, most) for _, least, most in known)
     return [
         _sample(
             pairs, [_time_costs(pairs), *(_costs(pairs, f"{p}_energy_j", g) for p, g in zip(parts, of, strict=True))]
         )
-        for of in itertools.product(*known)
+        for of in list(zip(*known, strict=True))[: 1 if sure else 3]
     ]
 
 
@@ -202,20 +207,29 @@ def _over(above: Floats, below: Floats) -> Floats:
     return np.divide(above, below, out=np.zeros_like(below), where=below > 0.0)
 
 
-def _prefills(pairs: Pairs, part: str, environment: Mapping[str, Any]) -> list[Floats] | None:
-    """What vanilla's prefills drew: as recorded; or a guess, and then what bounds it; None where nothing does."""
-    recorded = pairs.column(f"{part}_prefill_j")[0]
+def _prefills(pairs: Pairs, part: str, environment: Mapping[str, Any]) -> tuple[Floats, Floats, Floats] | None:
+    """What vanilla's prefills drew, the least and the most that they may have drawn; None where nothing tells.
+
+    A prefill is short beside the counter's step, and how the sensor lags there is the same in every Trial: so what its
+    ends leave open is not averaged over Trials.
+    """
+    recorded, edges = (pairs.column(f"{part}_{name}_j")[0] for name in ("prefill", "prefill_edges"))
+    wholes = pairs.column(f"{part}_energy_j")
+    whole = np.minimum(*wholes)
+    least, most = np.maximum(recorded - Z95 * edges, 0.0), np.minimum(recorded + Z95 * edges, whole)
     missing = np.isnan(recorded)
     if not missing.any():
-        return [recorded]
+        return recorded, least, most
     most_w = _most_w(environment, part)
     if most_w is None:
         return None
-    wholes = pairs.column(f"{part}_energy_j")
     seconds, duration_s = (pairs.column(name)[0] for name in ("prefill_s", "duration_s"))
-    most = np.minimum(most_w * seconds, np.minimum(*wholes))
-    guesses = np.minimum(_over(wholes[0] * seconds, duration_s), most), np.zeros_like(most), most
-    return [np.where(missing, guess, recorded) for guess in guesses]
+    limit = np.minimum(most_w * seconds, whole)
+    even = np.minimum(_over(wholes[0] * seconds, duration_s), limit)
+    assumed = (even, np.zeros_like(limit), limit)
+    known = (recorded, least, most)
+    even, least, most = (np.where(missing, guess, told) for guess, told in zip(assumed, known, strict=True))
+    return even, least, most
 
 
 def _most_w(environment: Mapping[str, Any], part: str) -> float | None:
@@ -269,7 +283,7 @@ def _figures(sums: Floats, weights: Floats) -> dict[str, Floats]:
         }
 
 
-def _break_even(pairs: Pairs, samples: Sequence[_Sample], currency: _Currency) -> BreakEven:
+def _break_even(pairs: Pairs, samples: Sequence[_Sample], currency: _Currency, note: str | None = None) -> BreakEven:
     """The figures of the first sample, with intervals that hold for all of them."""
     steps, tokens, rounds = samples[0].sums[:3]
     for what, count in (("plain steps", steps), ("tokens", tokens), ("rounds", rounds)):
@@ -299,7 +313,7 @@ def _break_even(pairs: Pairs, samples: Sequence[_Sample], currency: _Currency) -
         joined["saving"],
         joined["measured"],
         _verdict(joined["saved_per_token"], joined["measured"]),
-        ASSUMED_PREFILL if len(samples) > 1 else None,
+        note,
     )
 
 

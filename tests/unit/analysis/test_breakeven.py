@@ -39,6 +39,7 @@ def trials(
     round_w: float = 400.0,
     extra_w: float = 400.0,
     recorded: bool = True,
+    prefill_edges_j: float = 0.0,
     provenance: str = "measured",
     offset_w: float = 0.0,
     tell_extra: bool = True,
@@ -68,6 +69,7 @@ def trials(
                     accepted_tokens=tokens - count,
                     prefill_s=prefill_s,
                     gpu_prefill_j=prefill_s * 600.0 if recorded else None,
+                    gpu_prefill_edges_j=prefill_edges_j if recorded else None,
                     phase_draft_prefill_s=extra if tell_extra and decoding != "vanilla" else None,
                 )
             )
@@ -207,6 +209,27 @@ def test_a_prefill_that_was_not_recorded_widens_the_interval_around_the_truth(
     assert found.needed.upper is None or truth.needed.value <= found.needed.upper * (1 + 1e-9)
     # Whether something is saved does not hang on it.
     assert found.measured.value == pytest.approx(truth.measured.value)
+
+
+def test_what_a_prefill_s_ends_leave_open_is_not_averaged_out() -> None:
+    sure, open_ended = (energy_of(prefill_edges_j=edges_j) for edges_j in (0.0, 10.0))
+    assert open_ended.note is None
+    assert open_ended.step.value == sure.step.value
+    # 1.96 x 10 J an answer, over its plain steps.
+    moved = 1.959963984540054 * 10.0 * len(ROUNDS) / sum(round(n * TAU) for n in ROUNDS)
+    assert sure.step.value is not None
+    assert open_ended.step.lower is not None
+    assert open_ended.step.upper is not None
+    assert open_ended.step.lower <= sure.step.value - moved + 1e-9
+    assert open_ended.step.upper >= sure.step.value + moved - 1e-9
+
+
+def test_the_chain_of_the_measured_baselines() -> None:
+    """8B with a 1B draft: five forwards of 1.98 ms and 0.604 J, one of 8.34 ms and 3.17 J; a step 7.16 ms and 2.89 J."""
+    step_s, round_s = 7.16e-3, 5 * 1.98e-3 + 8.34e-3
+    planted = {"step": step_s, "of_round": round_s, "step_w": 2.89 / step_s, "round_w": (5 * 0.604 + 3.17) / round_s}
+    assert time_of(**planted).needed.value == pytest.approx(2.55, abs=0.005)
+    assert energy_of(**planted).needed.value == pytest.approx(2.14, abs=0.005)
 
 
 def test_where_nothing_bounds_the_prefill_energy_is_unknown_and_time_is_not() -> None:
