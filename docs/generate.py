@@ -20,7 +20,8 @@ from joulewise.analysis.savings import Gamma
 from joulewise.ledger import cross_checks, load
 from joulewise.plan import plan_schema
 from joulewise.report import chart
-from joulewise.report.summary import Summary, summarise
+from joulewise.report.explain import sentences
+from joulewise.report.summary import Summary, sections, summarise
 from joulewise.report.text import interval, value, verdict
 
 ROOT = Path(__file__).parent.parent
@@ -68,6 +69,11 @@ def answers(run: str) -> str:
         energy = f"{_quantity(gpu.energy_per_output_token_j)} | {_quantity(gpu.energy_per_answer_j)}"
         rows.append(f"| {cost.key.task} | {cost.key.engine} | {cost.key.decoding} | {energy} | {worth} |")
     return "\n".join(rows)
+
+
+def explained(run: str) -> str:
+    """Why the decodings of a recorded run pay or not."""
+    return "\n".join(f"- {sentence}" for section in sections(_summary(run)) for sentence in sentences(section))
 
 
 def sandbox(file: str) -> str:
@@ -159,7 +165,8 @@ def meter_accuracy(file: str) -> str:
 
 
 BLOCKS: dict[str, Callable[[str], str]] = {
-    f.__name__: f for f in (savings, answers, sandbox, report, gate, gate_same_outputs, meter_accuracy, cross_check)
+    f.__name__: f
+    for f in (savings, answers, explained, sandbox, report, gate, gate_same_outputs, meter_accuracy, cross_check)
 }
 
 
