@@ -129,6 +129,19 @@ class DecoderModel:
         taps = torch.cat([self._tapped[layer][0] for layer in self.taps], dim=-1) if self.taps else None
         return Hidden(output.last_hidden_state[0], taps)
 
+    def read(self, tokens: Tensor) -> Hidden:
+        """A forward over whole texts side by side, without a cache: what heads are trained on.
+
+        Args:
+            tokens: shape ``(texts, W)``. A shorter text is filled up behind its end, where none of its tokens sees it.
+
+        Returns:
+            With ``texts`` as the first dimension of everything.
+        """
+        output = self.decoder(input_ids=tokens, use_cache=False)
+        taps = torch.cat([self._tapped[layer] for layer in self.taps], dim=-1) if self.taps else None
+        return Hidden(output.last_hidden_state, taps)
+
     def logits(self, hidden: Hidden) -> Tensor:
         """The next token's logits in float32, shape ``(W, rows)``."""
         logits: Tensor = self.head(hidden.last)
