@@ -87,9 +87,9 @@ def random_eagle3(target: DecoderModel, draft_rows: int | None = None, seed: int
         draft_rows: size of the draft's own vocabulary, such as the 32,000 of the published heads; None: the target's.
         seed: of the weights.
     """
-    dice, size, taps = Dice(target, seed), target.config.hidden_size, published_taps(target.config.num_hidden_layers)
-    if not set(taps) <= set(target.taps):
-        taps = target.taps
+    dice, size = Dice(target, seed), target.config.hidden_size
+    published = published_taps(target.config.num_hidden_layers)
+    taps: tuple[int, ...] = published if set(published) <= set(target.taps) else target.taps
     tensors = layer_tensors(dice, target, 2 * size)
     tensors |= {f"layers.0.{name}.weight": dice.ones(size) for name in ("input_layernorm", "hidden_norm")}
     tensors |= {"fc.weight": dice.normal(size, len(taps) * size), "norm.weight": dice.ones(size)}
