@@ -71,6 +71,17 @@ def llama(models: Callable[[str], dict[str, str]]) -> Iterator[TransformersEngin
     engine.close()
 
 
+@pytest.mark.parametrize("decoding", [Vanilla(), CoGA(tokens=4), PromptLookup(tokens=4)], ids=lambda d: d.kind)
+def test_the_seconds_of_the_phases_add_up(llama: TransformersEngine, decoding: Decoding) -> None:
+    generation = llama.generate(ask("abcabcabc", 24), decoding)
+    phases_s = generation.phases_s
+    assert phases_s is not None
+    assert phases_s.keys() == {"prefill", "verify", "host"} | ({"draft"} if decoding.kind != "vanilla" else set())
+    assert sum(phases_s.values()) == pytest.approx(generation.end_s - generation.start_s, rel=1e-6)
+    assert generation.first_token_s is not None
+    assert phases_s["verify"] < generation.end_s - generation.first_token_s
+
+
 def assert_counts(generation: Generation) -> None:
     """Each round emits what it accepted and one token more; what is not output is waste."""
     emitted = generation.accepted + len(generation.rounds)

@@ -13,9 +13,9 @@ from joulewise.engines.engine import FinishReason, Round
 from joulewise.engines.native.accept import Chooser, Rule
 from joulewise.engines.native.draft import Drafter, Kept
 from joulewise.engines.native.model import DecoderModel
-from joulewise.engines.native.phases import Stopwatch
 from joulewise.engines.native.session import open_session
 from joulewise.engines.native.tree import path
+from joulewise.engines.phases import Stopwatch
 
 
 @dataclass(frozen=True, slots=True)

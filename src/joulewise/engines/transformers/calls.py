@@ -13,6 +13,7 @@ from transformers import GenerationConfig
 from joulewise.decoding import CoGA, DyGA, PromptLookup
 from joulewise.decoding.spec import Decoding
 from joulewise.engines.engine import Request
+from joulewise.engines.phases import Stopwatch
 from joulewise.engines.transformers.loading import Loaded
 
 _THRESHOLD_OFF = 0.0  # None would be filled with the library's default, 0.4
@@ -66,20 +67,25 @@ def seeded(request: Request) -> Iterator[None]:
 
 
 @contextmanager
-def first_forward(model: Any, synchronize: Callable[[], None]) -> Iterator[list[float]]:
-    """Note when the model's first forward, which gives the first token, is done.
+def forwards_watched(model: Any, synchronize: Callable[[], None], watch: Stopwatch) -> Iterator[list[float]]:
+    """Note when the model's first forward, which gives the first token, is done, and how long all forwards take.
 
-    The hook removes itself, so the loop pays for one wait on the device and nothing more.
+    For the first one the loop waits on the device, for the others it does not.
     """
     times: list[float] = []
 
-    def note(*_: Any) -> None:
-        handle.remove()
-        synchronize()
-        times.append(time.monotonic())
+    def before(*_: Any) -> None:
+        watch.mark("host" if times else "prefill")
 
-    handle = model.register_forward_hook(note)
+    def after(*_: Any) -> None:
+        watch.mark("verify" if times else "prefill")
+        if not times:
+            synchronize()
+            times.append(time.monotonic())
+
+    handles = model.register_forward_pre_hook(before), model.register_forward_hook(after)
     try:
         yield times
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()

@@ -80,7 +80,8 @@ class TransformersEngine:
         """The generation and what each round of it proposed."""
         import torch
 
-        from joulewise.engines.transformers.calls import first_forward, generation_config, seeded, set_draft
+        from joulewise.engines.phases import Stopwatch
+        from joulewise.engines.transformers.calls import forwards_watched, generation_config, seeded, set_draft
         from joulewise.engines.transformers.loading import out_of_memory, quiet
         from joulewise.engines.transformers.prompts import encode, require_context
         from joulewise.engines.transformers.rounds import count_rounds, recorded
@@ -103,12 +104,13 @@ class TransformersEngine:
             arguments["assistant_model"] = draft.loaded.model
             if draft.loaded.vocabulary_rows != target.vocabulary_rows:
                 arguments |= {"tokenizer": target.tokenizer, "assistant_tokenizer": draft.loaded.tokenizer}
+        watch = Stopwatch(target.model.device)
         try:
             with (
                 quiet(),
                 seeded(request),
-                first_forward(target.model, self._synchronize) as first_token,
-                recorded(target.model, target.tokenizer, draft) as proposals,
+                forwards_watched(target.model, self._synchronize, watch) as first_token,
+                recorded(target.model, target.tokenizer, draft, watch) as proposals,
             ):
                 ids = prompt.to(target.model.device)
                 sequence = target.model.generate(
@@ -122,6 +124,7 @@ class TransformersEngine:
                 f"{prompt.shape[1]} prompt and {request.max_new_tokens} new tokens of {target.name} ({decoding.label})"
             )
             raise out_of_memory(what, str(target.model.device)) from error
+        watch.mark("host")
         self._synchronize()
         end_s = time.monotonic()
 
@@ -142,6 +145,7 @@ class TransformersEngine:
             first_token_s=first_token[0] if first_token else None,
             wasted_tokens=produced - length,
             rounds=rounds,
+            phases_s=watch.seconds(within_s=end_s - start_s),
         )
         return generation, proposals
 

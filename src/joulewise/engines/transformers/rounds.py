@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from joulewise.engines.engine import Round
+from joulewise.engines.phases import Stopwatch
 from joulewise.engines.transformers.drafts import Draft
 
 
@@ -34,7 +35,7 @@ class Proposal:
 
 
 @contextmanager
-def recorded(target: Any, target_tokenizer: Any, draft: Draft | None) -> Iterator[list[Proposal]]:
+def recorded(target: Any, target_tokenizer: Any, draft: Draft | None, watch: Stopwatch) -> Iterator[list[Proposal]]:
     """Record the proposals of the ``generate`` call in the body, and set right what its arguments cannot.
 
     - Which tokenizers take part is decided here. The library goes by the number of rows of the two models, which
@@ -69,6 +70,7 @@ def recorded(target: Any, target_tokenizer: Any, draft: Draft | None) -> Iterato
         itself = weakref.ref(generator)
 
         def get_candidates(input_ids: Any, **others: Any) -> tuple[Any, Any]:
+            watch.mark("host")
             start = input_ids.shape[1]
             known = input_ids.clamp(max=draft_rows - 1) if draft_rows < rows else input_ids
             candidates, logits = propose(itself(), known, **others)
@@ -76,6 +78,7 @@ def recorded(target: Any, target_tokenizer: Any, draft: Draft | None) -> Iterato
             proposals.append(Proposal(start, tokens[0]))
             if logits is not None and draft_rows < rows:
                 logits = torch.nn.functional.pad(logits, (0, rows - draft_rows), value=-torch.inf)
+            watch.mark("draft")
             return torch.cat((input_ids, tokens), dim=1), logits
 
         generator.get_candidates = get_candidates

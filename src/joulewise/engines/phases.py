@@ -31,8 +31,12 @@ class Stopwatch:
         event.record()
         self._cuts.append((phase, event))
 
-    def seconds(self) -> dict[str, float]:
-        """Seconds by phase. On a GPU: waits for the last mark."""
+    def seconds(self, within_s: float = 0.0) -> dict[str, float]:
+        """Seconds by phase, ``host`` among them. On a GPU: waits for the last mark.
+
+        Args:
+            within_s: how long everything took, if that was longer; what no phase has is the host's.
+        """
         totals: dict[str, float] = defaultdict(float)
         if self._cuda:
             torch.cuda.synchronize()
@@ -41,4 +45,5 @@ class Stopwatch:
                 totals[phase] += now - before
             elif not isinstance(before, float) and not isinstance(now, float):
                 totals[phase] += before.elapsed_time(now) / 1000
+        totals["host"] += max(within_s - sum(totals.values()), 0.0)
         return dict(totals)
