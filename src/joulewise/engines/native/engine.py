@@ -17,6 +17,7 @@ from joulewise.engines.native.check import reader
 from joulewise.engines.native.drafters import DRAFTERS, Parts, make_drafter
 from joulewise.engines.native.heads import Head, open_head, published_taps, taps_of
 from joulewise.engines.native.heads.formats import Family
+from joulewise.engines.native.heads.gate import Gate
 from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle3, random_medusa
 from joulewise.engines.native.loop import decode
 from joulewise.engines.native.model import DecoderModel
@@ -48,6 +49,7 @@ class NativeEngine:
         self._target: DecoderModel | None = None
         self._drafts: dict[str, tuple[Draft, DecoderModel]] = {}
         self._heads: dict[tuple[str, Family], Head] = {}
+        self._gates: dict[str, Gate] = {}
 
     def refuses(self, decoding: Decoding) -> str | None:
         """Why this engine cannot do ``decoding``; None if it can, as far as can be told before loading."""
@@ -137,6 +139,8 @@ class NativeEngine:
             )
             raise out_of_memory(what, str(target.device)) from error
         end_s = time.monotonic()
+        if head is not None and not by_lot:
+            self._gates.setdefault(decoding.label, Gate(decoding.label, head.name)).see(decoded.rounds)
         phases_s = dict(decoded.phases_s)
         # What the loop did not see: the prompt's tokens and the output's text.
         phases_s["host"] = phases_s.get("host", 0.0) + max(end_s - start_s - sum(phases_s.values()), 0.0)
@@ -174,7 +178,7 @@ class NativeEngine:
         if self._target is None:
             return
         self._target = None
-        self._drafts, self._heads = {}, {}
+        self._drafts, self._heads, self._gates = {}, {}, {}
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

@@ -113,6 +113,13 @@ def test_sampled_output_has_the_targets_tokens_alone(engine: NativeEngine, decod
     assert all(0 <= token < ROWS for token in one.token_ids)
 
 
+def test_a_head_that_is_never_accepted_is_told_of(engine: NativeEngine) -> None:
+    decoding = Eagle2(nodes=3, depth=1, top_k=1)
+    with pytest.warns(RuntimeWarning, match=r"eagle2-chain-2: a round gives 1\.\d+ tokens over the first 10 answers"):
+        for _ in range(10):
+            engine.generate(ask("The cat", 6), decoding)
+
+
 def test_a_head_of_another_kind_is_refused(tmp_path: Path) -> None:
     target = tiny_models.save(tmp_path / "target", tiny_models.build("llama"))
     head = tiny_heads.write(tmp_path / "head", tiny_heads.medusa(4))
