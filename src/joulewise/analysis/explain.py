@@ -47,6 +47,7 @@ class Explanation:
         component: whose joules.
         time, gross, net: where it breaks even in seconds, in joules, and in joules above idle power.
         drafted, rejected: draft tokens, and those that were not accepted. Their cost is part of every round's.
+        rejected_share: the latter's share; None where nothing was drafted.
         acceptance: chance that a draft token is accepted where the one before it is, as the rounds tell it; None for
             drafts that are no chains.
         time_needs, energy_needs: what it would need to save time and (gross) joules.
@@ -59,6 +60,7 @@ class Explanation:
     net: BreakEven
     drafted: int
     rejected: int
+    rejected_share: float | None
     acceptance: float | None
     time_needs: Needs
     energy_needs: Needs
@@ -102,6 +104,7 @@ def explain(vanilla: Cell, method: Cell, component: ComponentName, environment: 
         found.net,
         drafted,
         drafted - accepted,
+        (drafted - accepted) / drafted if drafted else None,
         None if chain is None else acceptance_for(1.0 + accepted / rounds, chain),
         _needs(found.time, 1.0 + accepted / rounds, chain, draft_s),
         _needs(found.gross, 1.0 + accepted / rounds, chain, np.nan),

@@ -274,7 +274,7 @@ def _mark(found: BreakEven) -> str | None:
 
 
 def _rejected(found: Explanation) -> str:
-    return f"{figure(100 * found.rejected / found.drafted)} %" if found.drafted else "nothing was drafted"
+    return "nothing was drafted" if found.rejected_share is None else f"{figure(100 * found.rejected_share)} %"
 
 
 def _capital(text: str | None) -> str:
