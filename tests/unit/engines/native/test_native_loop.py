@@ -30,7 +30,7 @@ from joulewise.engines.native.drafters.plain import Plain
 from joulewise.engines.native.drafters.prompt_lookup import PromptLookupDrafter, look_up
 from joulewise.engines.native.loop import Decoded, decode
 from joulewise.engines.native.model import DecoderModel
-from joulewise.engines.native.phases import Stopwatch
+from joulewise.engines.phases import Stopwatch
 from joulewise.engines.transformers.loading import make_neutral
 from random_trees import PlantedTrees
 
@@ -339,7 +339,7 @@ def test_phases_have_the_known_names(bench: Bench) -> None:
 
 def test_the_stopwatch_leaves_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([10.0, 11.0, 13.0, 17.0, 17.5])
-    monkeypatch.setattr("joulewise.engines.native.phases.time.perf_counter", lambda: next(times))
+    monkeypatch.setattr("joulewise.engines.phases.time.perf_counter", lambda: next(times))
     watch = Stopwatch(CPU)
     for phase in ("draft", "verify", "draft", "host"):
         watch.mark(phase)
