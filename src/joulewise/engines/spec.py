@@ -41,7 +41,7 @@ class TransformersSpec(ModelSpec):
     """Hugging Face Transformers' own ``generate`` over one target model.
 
     Args:
-        model: ``default`` (the embedded SmolLM2-135M-Instruct), a hub name, or a folder.
+        model: ``default`` (the embedded SmolLM2-135M-Instruct), a hub name, a folder, or a GGUF file.
         draft: the draft model for decodings that need one and name none: a hub name, a folder, or ``first-layers:N``
             (the target's own first N layers: a correctness fixture, not a fast draft).
         dtype: ``auto`` is bfloat16 on a GPU and float32 on a CPU.

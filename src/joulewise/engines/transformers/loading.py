@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import struct
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -18,6 +19,8 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError
 
 from joulewise.engines.default_model import NOTE, default_model_folder
+from joulewise.engines.transformers.gguf import NOTE as GGUF_NOTE
+from joulewise.engines.transformers.gguf import is_gguf, load_gguf
 from joulewise.engines.transformers.quantisation import describe, loading_config, spare_odd_shapes, stated
 from joulewise.errors import EnvironmentFault, UserError
 
@@ -102,10 +105,10 @@ def _hushed(files: str | None) -> Iterator[None]:
 
 
 def load(name: str, revision: str | None, dtype: str, device: str, quantisation: Quantisation = "none") -> Loaded:
-    """Load a causal or an encoder-decoder model with its tokenizer. Weights come from safetensors files only.
+    """Load a causal or an encoder-decoder model with its tokenizer. Weights come from safetensors or GGUF files only.
 
     Args:
-        name: ``default``, a folder, or a name on the hub.
+        name: ``default``, a folder, a GGUF file, or a name on the hub.
         revision: on the hub; None takes the newest.
         dtype: ``auto`` or a torch dtype's name.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``balanced``.
@@ -118,6 +121,15 @@ def load(name: str, revision: str | None, dtype: str, device: str, quantisation:
     place = _place(device)
     if dtype == "auto":
         dtype = "float32" if place == "cpu" else "bfloat16"
+    if is_gguf(name):
+        if quantisation != "none":
+            raise UserError(
+                f"{name} is quantised already, and quantisation: {quantisation} wants unquantised files: leave it out "
+                "(the weights are dequantised), or name the unquantised model."
+            )
+        with quiet(), _explained(name, place):
+            model, tokenizer = load_gguf(Path(name), getattr(torch, dtype), "cuda:0" if place == "balanced" else place)
+        return make_neutral(name, model.eval(), tokenizer, (GGUF_NOTE,))
     folder = _folder(name, revision)
     with quiet(), _explained(name, place):
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
@@ -221,7 +233,7 @@ def _explained(name: str, place: str) -> Iterator[None]:
         raise out_of_memory(name, place) from error
     except ImportError as error:
         raise EnvironmentFault(f"The model {name} needs a library that is missing: {_first_line(error)}") from error
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, IndexError, RuntimeError, SafetensorError, struct.error) as error:
         raise UserError(f"The model {name} could not be loaded: {_first_line(error)}") from error
 
 
