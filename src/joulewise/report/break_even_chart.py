@@ -8,7 +8,20 @@ from typing import Any
 import numpy as np
 
 from joulewise.analysis.explain import Explanation
-from joulewise.report.chart import FAINT, INK, SERIES, WARN, Box, Point, draw, draw_labels, draw_point, frame_box, spot
+from joulewise.report.chart import (
+    FAINT,
+    FONT,
+    INK,
+    SERIES,
+    WARN,
+    Box,
+    Point,
+    draw,
+    draw_labels,
+    draw_point,
+    frame_box,
+    spot,
+)
 from joulewise.report.text import COMPONENT_NAMES, figure, interval, value
 
 
@@ -69,7 +82,8 @@ def break_even_chart(found: Sequence[Explanation], series: Mapping[str, int], *,
             draw_point(axes, point)
         _, level = spot(axes, 1.0, step)
         frame = frame_box(axes)
-        draw_labels(axes, points, [Box(frame.left, level - 2, frame.right, level + 2)])
+        words_there = Box(frame.right - 85, level, frame.right, level + 1.5 * FONT)
+        draw_labels(axes, points, [Box(frame.left, level - 2, frame.right, level + 2), words_there])
 
     told = [
         f"{p.label}: {value(p.speed)} tokens per round at {value(p.energy)} {unit} per token"

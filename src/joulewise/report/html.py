@@ -33,8 +33,10 @@ from joulewise.report.text import (
 from joulewise.report.trials import MOST, TrialBlock
 
 _KINDS = {
+    "saves": "good",
     "saves energy": "good",
     "faster": "good",
+    "costs": "bad",
     "costs energy": "bad",
     "slower": "bad",
     "not lossless": "bad",

@@ -19,8 +19,10 @@ from joulewise.report.summary import Summary, sections
 from joulewise.report.text import HOW_TO_READ, headlines, nothing_to_show, results, run_lines, trial_notes, trust_notes
 
 _STYLES = {
+    "saves": "green",
     "saves energy": "green",
     "faster": "green",
+    "costs": "red",
     "costs energy": "red",
     "slower": "red",
     "not lossless": "red",
