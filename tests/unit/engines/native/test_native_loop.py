@@ -1,11 +1,14 @@
-"""The loop on tiny random models in float32: trees and chains, the caches after every round, exact counts."""
+"""The loop on tiny random models in float32: trees and chains, the caches after every round, exact counts.
+
+With forwards as they are, and with forwards of fixed shapes on a cache that is kept from prompt to prompt, whose
+results are overwritten by the next call, as those of CUDA graphs are.
+"""
 
 from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -21,15 +24,18 @@ from transformers.generation.candidate_generator import PromptLookupCandidateGen
 
 import tiny_models
 from joulewise.engines.engine import PHASES, Sampling
-from joulewise.engines.native import attention
+from joulewise.engines.native import attention, loop, session
 from joulewise.engines.native.accept import Chooser, match, typical
 from joulewise.engines.native.cache import KV
 from joulewise.engines.native.draft import Draft, Drafter, Kept
+from joulewise.engines.native.drafters import draft_model
 from joulewise.engines.native.drafters.draft_model import LONGEST, Confidence, Constant, Heuristic, Length, ModelDrafter
 from joulewise.engines.native.drafters.plain import Plain
 from joulewise.engines.native.drafters.prompt_lookup import PromptLookupDrafter, look_up
 from joulewise.engines.native.loop import Decoded, decode
 from joulewise.engines.native.model import DecoderModel
+from joulewise.engines.native.session import Captured, Eager, Session
+from joulewise.engines.native.tree import Tree
 from joulewise.engines.phases import Stopwatch
 from joulewise.engines.transformers.loading import make_neutral
 from random_trees import PlantedTrees
@@ -42,6 +48,9 @@ CLOSE: dict[str, Any] = {"atol": 2e-4, "rtol": 1e-4}
 HYPOTHESIS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+Hook = Callable[[KV, Tensor, int], None]
+
+
 @dataclass
 class Bench:
     """A model in the engine's hands, and an untouched copy to compare with."""
@@ -49,6 +58,8 @@ class Bench:
     plain: Any
     target: DecoderModel
     drafts: dict[str, DecoderModel]
+    cache: KV | None = None  # the target's, of the last run
+    hook: Hook | None = None  # called after each forward of a draft model
     _truths: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
 
     def truth(self, prompt: Tensor) -> list[int]:
@@ -68,10 +79,54 @@ def decoder(model: Any, taps: tuple[int, ...] = ()) -> DecoderModel:
     return DecoderModel(make_neutral("tiny", model, tiny_models.tokenizer()), taps)
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen3"])
-def bench(request: pytest.FixtureRequest) -> Bench:
+def like_a_graph(run: Callable[[], None]) -> Callable[[], None]:
+    """Runs again each time, and leaves the results where those of the first run lie."""
+    run()
+    forward: Any = run.__self__  # type: ignore[attr-defined]
+    hidden, logits = forward._made
+
+    def replay() -> None:
+        run()
+        new_hidden, new_logits = forward._made
+        hidden.last.copy_(new_hidden.last)
+        logits.copy_(new_logits)
+        if hidden.taps is not None:
+            hidden.taps.copy_(new_hidden.taps)
+        forward._made = hidden, logits
+
+    return replay
+
+
+def captured_session(model: DecoderModel, capacity: int) -> Session:
+    """As ``open_session`` on a GPU."""
+    kept = model.session
+    if not isinstance(kept, Captured) or kept.capacity < capacity:
+        kept = model.session = Captured(model, capacity, like_a_graph)
+    return kept
+
+
+class Spied:
+    """A draft model's session that calls the bench's hook."""
+
+    def __init__(self, inner: Session, bench: Bench) -> None:
+        self._inner, self._bench = inner, bench
+        self.cache, self.prefill = inner.cache, inner.prefill
+
+    def forward(self, nodes: Tensor, length: int, tree: Tree) -> Any:
+        result = self._inner.forward(nodes, length, tree)
+        if self._bench.hook is not None:
+            self._bench.hook(self.cache, nodes, length)
+        return result
+
+
+@pytest.fixture(
+    scope="module", params=[("llama", "eager"), ("llama", "captured"), ("qwen3", "captured")], ids=lambda p: "-".join(p)
+)
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    family, sessions = request.param
+
     def model() -> Any:
-        return tiny_models.build(request.param)
+        return tiny_models.build(family)
 
     variants = {
         "self": model(),
@@ -79,7 +134,19 @@ def bench(request: pytest.FixtureRequest) -> Bench:
         "wrong": tiny_models.always_wrong(model()),
         "short": tiny_models.with_rows(model(), 73),
     }
-    return Bench(model(), decoder(model(), TAPS), {name: decoder(m) for name, m in variants.items()})
+    made = Bench(model(), decoder(model(), TAPS), {name: decoder(m) for name, m in variants.items()})
+    open_session = captured_session if sessions == "captured" else Eager
+
+    def open_targets(model: DecoderModel, capacity: int) -> Session:
+        opened = open_session(model, capacity)
+        made.cache = opened.cache
+        return opened
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "BUCKET", 16)  # so that short texts cross from one into the next
+        patch.setattr(loop, "open_session", open_targets)
+        patch.setattr(draft_model, "open_session", lambda *arguments: Spied(open_session(*arguments), made))
+        yield made
 
 
 def prompt_of(seed: int, length: int = 9) -> Tensor:
@@ -93,25 +160,10 @@ def run(
         return decode(bench.target, drafter, prompt, limit, ends, match, chooser)
 
 
-@contextmanager
-def caches(model: DecoderModel) -> Iterator[list[KV]]:
-    """The caches that are made for a model."""
-    made: list[KV] = []
-
-    def new_cache(capacity: int) -> KV:
-        made.append(DecoderModel.new_cache(model, capacity))
-        return made[-1]
-
-    model.new_cache = new_cache  # type: ignore[method-assign]
-    try:
-        yield made
-    finally:
-        del model.new_cache
-
-
-def assert_fresh(model: DecoderModel, cache: KV, tokens: Tensor) -> None:
+def assert_fresh(model: DecoderModel, cache: KV | None, tokens: Tensor) -> None:
     """The cache begins with what a prefill of ``tokens`` would have left."""
-    fresh = DecoderModel.new_cache(model, len(tokens))
+    assert cache is not None
+    fresh = model.new_cache(len(tokens))
     model.forward(fresh, tokens, 0, None)
     torch.testing.assert_close(cache.rows(len(tokens)), fresh.rows(len(tokens)), **CLOSE)
 
@@ -127,9 +179,9 @@ def assert_counts(decoded: Decoded) -> None:
 class WatchedTrees(PlantedTrees):
     """Planted trees that look after every round at what the loop leaves."""
 
-    def __init__(self, bench: Bench, prompt: Tensor, made: list[KV], *args: Any) -> None:
+    def __init__(self, bench: Bench, prompt: Tensor, *args: Any) -> None:
         super().__init__(bench.truth(prompt), tiny_models.ROWS, *args)
-        self.bench, self.prompt, self.made = bench, prompt, made
+        self.bench, self.prompt = bench, prompt
 
     def observe(self, kept: Kept) -> None:
         before = self._known
@@ -139,7 +191,7 @@ class WatchedTrees(PlantedTrees):
         assert kept.tokens.tolist() == self._truth[before : self._known]
         assert len(kept.tokens) == self.planted[-1] + 1
         read = text[:-1]  # the new root is not yet in the cache
-        assert_fresh(self.bench.target, self.made[0], read)
+        assert_fresh(self.bench.target, self.bench.cache, read)
         output = self.bench.plain(read[None], use_cache=False, output_hidden_states=True)
         seen = slice(kept.length, len(read))
         torch.testing.assert_close(kept.hidden.last, output.hidden_states[-1][0, seen], **CLOSE)
@@ -167,12 +219,10 @@ def test_trees_write_what_the_target_writes(
     if end is not None:
         ends = (truth[end],)
         expected = expected[: truth.index(truth[end]) + 1]
-    with caches(bench.target) as made:
-        drafter = WatchedTrees(bench, prompt, made, random.Random(seed), most, deep)
-        decoded = run(bench, drafter, prompt, new, ends)
+    drafter = WatchedTrees(bench, prompt, random.Random(seed), most, deep)
+    decoded = run(bench, drafter, prompt, new, ends)
     assert list(decoded.tokens) == expected
     assert decoded.finish_reason == ("eos" if expected[-1] in ends else "length")
-    assert len(made) == 1
     planted = drafter.planted
     assert [r.accepted for r in decoded.rounds[:-1]] == planted[:-1]
     assert len(drafter.kept) == max(len(planted) - 1, 0)  # not after the last round
@@ -193,51 +243,33 @@ def test_planted_trees_are_trees_in_which_much_happens(bench: Bench) -> None:
 
 
 class WatchedDrafter:
-    """A draft model that is looked at in every forward of its own."""
+    """A draft model that is looked at in the first forward of each round."""
 
-    def __init__(self, model: DecoderModel, inner: Drafter, prompt: Tensor, limit: int, truth: list[int]) -> None:
-        self.inner, self.model, self.limit = inner, model, limit
-        self.text = torch.cat((prompt, torch.tensor(truth)))
-        self.begin = len(prompt)
-        self.most_nodes = inner.most_nodes
+    def __init__(self, bench: Bench, model: DecoderModel, length: Length, prompt: Tensor, limit: int) -> None:
+        self._bench, self._model, self._limit = bench, model, limit
+        self._inner = ModelDrafter(model, length, GREEDY, tiny_models.ROWS)
+        self._text = torch.cat((prompt, torch.tensor(bench.truth(prompt))))
+        self._begin = len(prompt)
+        self.most_nodes = self._inner.most_nodes
+        self.reset = self._inner.reset
+        self.observe = self._inner.observe
         self.checked = 0
-        self.due: int | None = None
-
-    def reset(self, *arguments: Any) -> None:
-        with self._watched():
-            self.inner.reset(*arguments)
 
     def propose(self, room: int) -> Draft:
-        self.due = self.begin + self.limit - room - 1  # tokens so far, the root among them
-        with self._watched():
-            return self.inner.propose(room)
+        due = self._begin + self._limit - room - 1  # tokens so far, the root among them
 
-    def observe(self, kept: Kept) -> None:
-        self.inner.observe(kept)
+        def look(cache: KV, tokens: Tensor, start: int) -> None:
+            self._bench.hook = None
+            text = self._text[:due].clamp(max=self._model.config.vocab_size - 1)
+            assert start + len(tokens) == due
+            assert tokens.tolist() == text[start:].tolist()
+            assert_fresh(self._model, cache, text)
+            self.checked += 1
 
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        def forward(cache: KV, tokens: Tensor, start: int, mask: Any, positions: Any = None) -> Any:
-            result = DecoderModel.forward(self.model, cache, tokens, start, mask, positions)
-            if self.due is not None:  # the first forward of a round
-                text = self.text[: self.due].clamp(max=self.model.config.vocab_size - 1)
-                assert start + len(tokens) == self.due
-                assert tokens.tolist() == text[start:].tolist()
-                assert_fresh_without_watching(text, cache)
-                self.due = None
-                self.checked += 1
-            return result
-
-        def assert_fresh_without_watching(text: Tensor, cache: KV) -> None:
-            del self.model.forward
-            assert_fresh(self.model, cache, text)
-            self.model.forward = forward  # type: ignore[method-assign]
-
-        self.model.forward = forward  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            del self.model.forward
+        self._bench.hook = look
+        draft = self._inner.propose(room)
+        self._bench.hook = None
+        return draft
 
 
 @pytest.mark.parametrize("name", ["self", "noisy", "wrong", "short"])
@@ -248,13 +280,12 @@ def test_a_draft_models_cache_is_that_of_a_fresh_prefill(bench: Bench, name: str
     prompt, limit = prompt_of(1), 16
     truth = bench.truth(prompt)
     model = bench.drafts[name]
-    drafter = WatchedDrafter(model, ModelDrafter(model, length, GREEDY, tiny_models.ROWS), prompt, limit, truth)
-    with caches(bench.target) as made:
-        decoded = run(bench, drafter, prompt, limit)
-        assert list(decoded.tokens) == truth[:limit]
-        with torch.inference_mode():
-            text = torch.cat((prompt, torch.tensor(truth[: limit - 1])))
-            assert_fresh(bench.target, made[0], text)
+    drafter = WatchedDrafter(bench, model, length, prompt, limit)
+    decoded = run(bench, drafter, prompt, limit)
+    assert list(decoded.tokens) == truth[:limit]
+    with torch.inference_mode():
+        text = torch.cat((prompt, torch.tensor(truth[: limit - 1])))
+        assert_fresh(bench.target, bench.cache, text)
     drafted = [r for r in decoded.rounds if r.drafted]
     assert drafter.checked == len(drafted) >= 2
     assert decoded.wasted_tokens == 0
