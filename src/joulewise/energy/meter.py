@@ -24,6 +24,7 @@ from joulewise.energy.calibration import check_calibration
 from joulewise.energy.edge import Edge
 from joulewise.energy.estimate import source_energy
 from joulewise.energy.reading import Z95, ComponentEnergy, ComponentName, Energy, Reading, sum_components, unknown
+from joulewise.energy.sampler import sampler
 from joulewise.energy.source import Absent, Source, SourceSpec
 from joulewise.energy.sources import SOURCES
 from joulewise.energy.timeline import TimelineRow as TimelineRow
@@ -38,17 +39,11 @@ TIMELINE_ROWS = 200_000
 SAMPLE_PERIOD_S = 0.03
 """How often the power is read: 33 readings of 50 microseconds are 0.17 % of a core."""
 
-SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 0.0005, 0.05
-"""Of the sampler between two looks at what is due."""
-
 PATIENCE = 3.0
 """A window's end waits for the counter's next step, and the power up to there, for so many periods,"""
 
 LONGEST_WAIT_S = 0.5
 """and whoever asks for its joules for so many seconds at most."""
-
-JOIN_S = 2.0
-"""Closing waits so long for the sampler; a driver that hangs must not hang the program."""
 
 
 def _asleep_s() -> float:
@@ -146,7 +141,8 @@ class Meter:
     power readings say. Before the steps are known, or where they come unevenly, the interval is wider.
 
     Of each component either all its devices are measured, or a model stands in for the whole component and says so, or
-    the component is unknown, with the reason. Entering the context starts one daemon thread, the sampler.
+    the component is unknown, with the reason. In its context the process's sampler follows it: one daemon thread for
+    all meters.
 
     Args:
         sources: what can be read. The meter owns them and closes them.
@@ -170,8 +166,7 @@ class Meter:
         self._timeline: deque[TimelineRow] = deque(maxlen=TIMELINE_ROWS)
         self._timeline_lock = threading.Lock()
         self._dropped = 0
-        self._stop = threading.Event()
-        self._sampler: threading.Thread | None = None
+        self._closed = False
         self._sampler_cpu_s: float | None = None
         self._asleep = asleep
         self._moments: list[_Moment] = []
@@ -222,14 +217,13 @@ class Meter:
 
     @property
     def sampler_cpu_s(self) -> float | None:
-        """CPU seconds that the sampler has used so far; None before its first sample, or without one."""
+        """CPU seconds that the sampler has used for this meter so far; None before its first sample, or without one."""
         return self._sampler_cpu_s
 
     def __enter__(self) -> Meter:
         self.poll()
-        if self._sample_period_s is not None and self._sampler is None:
-            self._sampler = threading.Thread(target=self._follow, name="joulewise-sampler", daemon=True)
-            self._sampler.start()
+        if self._sample_period_s is not None and not sampler().follows(self):
+            sampler().follow(self)
         return self
 
     def __exit__(
@@ -238,13 +232,10 @@ class Meter:
         self.close()
 
     def close(self) -> None:
-        """Stop the sampler and let go of the sources. Idempotent. Windows still open end as unknown."""
-        self._stop.set()
-        if self._sampler is not None:
-            self._sampler.join(JOIN_S)
-            if self._sampler.is_alive():
-                self._abandon_sampler()
-            self._sampler = None
+        """Leave the sampler and let go of the sources. Idempotent. Windows still open end as unknown."""
+        self._closed = True
+        if not sampler().leave(self):
+            self._renew_locks()
         for source in self.sources:
             source.close()
 
@@ -257,6 +248,15 @@ class Meter:
     def due_s(self) -> float:
         """When ``tend`` has something to do next, on the meter's clock."""
         return min((track.due_s for track in self._order), default=math.inf)
+
+    @property
+    def due_in_s(self) -> float:
+        """Seconds until ``tend`` has something to do."""
+        return self.due_s - self._clock()
+
+    def charge(self, cpu_s: float) -> None:
+        """The sampler has spent CPU seconds on this meter."""
+        self._sampler_cpu_s = (self._sampler_cpu_s or 0.0) + cpu_s
 
     def tend(self) -> None:
         """Do what is due by now: what the sampler does whenever ``due_s`` has come. For simulated clocks."""
@@ -275,7 +275,7 @@ class Meter:
         Raises:
             JoulewiseError: the meter is closed.
         """
-        if self._stop.is_set():
+        if self._closed:
             raise JoulewiseError("the meter is closed: open a window only inside its with block")
         first = [(track, track.read()) for track in self._order]
         start_s = self._clock()
@@ -341,7 +341,7 @@ class Meter:
         Raises:
             JoulewiseError: the meter is closed.
         """
-        if self._stop.is_set():
+        if self._closed:
             raise JoulewiseError("the meter is closed: take marks only inside its with block")
         readings = [(track, track.read()) for track in self._order]
         time_s = self._clock()
@@ -383,9 +383,9 @@ class Meter:
         with self._settled:
             for moment in (start, end):
                 moment.settle(at_once=False)
-            if self._sampler is not None and self._sampler.is_alive():
+            if sampler().follows(self):
                 wait_s = min(LONGEST_WAIT_S, PATIENCE * self._longest_period_s())
-                self._settled.wait_for(lambda: end.settled or self._stop.is_set(), wait_s)
+                self._settled.wait_for(lambda: end.settled or self._closed, wait_s)
             for moment in (start, end):
                 moment.settle(at_once=True)
         return Energy(end.time_s - start.time_s, self._components(start.edges, end.edges), start.time_s, end.time_s)
@@ -408,15 +408,8 @@ class Meter:
             self._dropped += len(self._timeline) == TIMELINE_ROWS
             self._timeline.append(row)
 
-    def _follow(self) -> None:
-        # A window's end may ask for an earlier reading than was due: look again after a while at the latest.
-        while not self._stop.wait(min(max(self.due_s - self._clock(), SHORTEST_SLEEP_S), LONGEST_SLEEP_S)):
-            self.tend()
-            self._sampler_cpu_s = time.thread_time()
-
-    def _abandon_sampler(self) -> None:
+    def _renew_locks(self) -> None:
         """The sampler is not there (in a forked child) or hangs in a driver, and may hold any lock for ever."""
-        self._sampler = None
         self._timeline_lock, self._settled = threading.Lock(), threading.Condition()
         for track in self._order:
             track.renew_lock()
@@ -427,12 +420,13 @@ _meters: weakref.WeakSet[Meter] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for meter in _meters:
-        meter._abandon_sampler()
+        meter._renew_locks()
 
 
 def _at_exit() -> None:
-    # The interpreter stops daemon threads wherever they are. One stopped inside a lock would hold it for ever, and a
-    # window that is still open, closed as the last objects go, would wait for it.
+    # The interpreter stops daemon threads wherever they are. A sampler stopped inside a lock would hold it for ever,
+    # and a window that is still open, closed as the last objects go, would wait for it.
+    sampler().last_thread()
     for meter in list(_meters):
         meter.close()
 
