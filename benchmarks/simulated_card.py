@@ -141,6 +141,7 @@ class SimulatedCard:
         self._power_phase_s = draw.uniform(0.0, 0.1)
         self._fetched_at = draw.uniform(0.3, 0.7)
         self._jitter_seed = draw.random()
+        self._renewed_s, self._shown_w = -math.inf, 0.0
         self.counter_reads, self.power_reads, self.busy_s = 0, 0, 0.0
 
     def read(self) -> Reading:
@@ -162,12 +163,13 @@ class SimulatedCard:
         last_s = now_s
         if b.renewed_s:
             last_s = math.floor((now_s - self._power_phase_s) / b.renewed_s) * b.renewed_s + self._power_phase_s
-        noise = random.Random(last_s * 1e4).gauss(0.0, b.noise)  # the same while the value is held
-        power_w = self.load.mean_w(last_s - b.averaged_s, last_s) * (1 + noise)
+        if last_s != self._renewed_s:  # else the value is still held
+            noise = random.Random(last_s * 1e4).gauss(0.0, b.noise)
+            self._renewed_s, self._shown_w = last_s, self.load.mean_w(last_s - b.averaged_s, last_s) * (1 + noise)
         self.clock.now_s += b.power_read_s
         self.power_reads += 1
         self.busy_s += b.power_read_s
-        return Reading(now_s, b.power_read_s, None, round(power_w, 3))
+        return Reading(now_s, b.power_read_s, None, round(self._shown_w, 3))
 
     def close(self) -> None:
         """Nothing to let go of."""
