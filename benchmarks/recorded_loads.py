@@ -109,6 +109,22 @@ def evened(brackets: list[tuple[float, float, float]]) -> tuple[list[tuple[float
     return [(float(t), b[2]) for t, b in zip(line, brackets, strict=True)], off_s
 
 
+def step_powers(path: Path, phase: str) -> list[float]:
+    """Mean power of each of the counter's steps in one phase of a recording, in watts.
+
+    Args:
+        path: the recording.
+        phase: its name.
+    """
+    recording = load_recording(path)
+    counter = recording.energy[0]
+    points = list(zip(counter.times_s, counter.values, strict=True))
+    steps, _ = evened([(a[0], b[0], b[1]) for a, b in itertools.pairwise(points) if b[1] != a[1]])
+    (start_s, end_s), *_ = [p[1:] for p in recording.header["phases"] if p[0] == phase]
+    pairs = itertools.pairwise(s for s in steps if start_s + SETTLE_S <= s[0] <= end_s)
+    return [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairs]
+
+
 def replayed(path: Path, windows: int) -> tuple[list[Row], dict[str, Any]]:
     """Windows over each load of a recording: the table's rows, and what else was found."""
     recording = load_recording(path)
