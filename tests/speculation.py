@@ -25,6 +25,7 @@ def answers(
                 generation_count=1,
                 prefill_s=0.1,
                 gpu_prefill_j=60.0,
+                total_prefill_j=60.0,
                 gpu_prefill_edges_j=0.0,
                 rounds=count,
                 drafted_tokens=size * count,

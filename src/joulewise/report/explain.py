@@ -10,7 +10,7 @@ from joulewise.analysis.breakeven import NO_SAVING, BreakEven
 from joulewise.analysis.cells import VANILLA
 from joulewise.analysis.explain import Best, Explanation, Needs
 from joulewise.analysis.intervals import Quantity
-from joulewise.analysis.phases import OVERHEAD_OF_THE_PAPER
+from joulewise.analysis.phases import OVERHEAD, OVERHEAD_OF_THE_PAPER, PhaseShares
 from joulewise.engines.engine import PHASES
 from joulewise.report.grid import Column, Grid, Shown, in_words, lay_out, quantity_column
 from joulewise.report.summary import Section, Summary, sections
@@ -159,7 +159,9 @@ def _best(found: Best) -> str:
 def explain_grids(section: Section) -> tuple[Grid, ...]:
     """The break-even, its costs, what they save, and the phases; those without rows left out."""
     return tuple(
-        grid for grid in (_break_even(section), _costs(section), _saved(section), _phases(section)) if grid.rows
+        grid
+        for grid in (_break_even(section), _costs(section), _saved(section), _phases(section), _overhead(section))
+        if grid.rows
     )
 
 
@@ -234,23 +236,23 @@ def _phases(section: Section) -> Grid:
         for p in found
         if abs(p.closure) > CLOSURE
     ]
+    columns = [_phase_column(found, phase) for phase in PHASES if phase not in OVERHEAD]
+    overhead = quantity_column("overhead", [p.overhead for p in found], 100.0)
+    return lay_out("Where the seconds go, %", [p.key for p in found], (*columns, overhead), notes)
+
+
+def _overhead(section: Section) -> Grid:
+    found = section.phases
+    name = COMPONENT_NAMES[section.component]
+    columns = [_phase_column(found, phase) for phase in OVERHEAD]
+    prefill = quantity_column(f"{name} joules up to the first token, %", [p.prefill_energy for p in found], 100.0)
     return lay_out(
-        "Where the seconds go, % of the phases' sum",
-        [p.key for p in found],
-        (
-            *(
-                Column(phase.replace("_", " "), tuple(Shown(figure(100 * p.shares[phase])) for p in found))
-                for phase in PHASES
-            ),
-            quantity_column("overhead", [p.overhead for p in found], 100.0),
-            quantity_column(
-                f"{COMPONENT_NAMES[section.component]} joules up to the first token",
-                [p.prefill_energy for p in found],
-                100.0,
-            ),
-        ),
-        notes,
+        "The overhead, % of all seconds; and the prefill's joules", [p.key for p in found], (*columns, prefill)
     )
+
+
+def _phase_column(found: Sequence[PhaseShares], phase: str) -> Column:
+    return Column(phase.replace("_", " "), tuple(Shown(f"{100 * p.shares[phase]:.1f}") for p in found))
 
 
 def _needed_column(heading: str, found: Sequence[BreakEven]) -> Column:
