@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulewise.energy import TimelineRow
-from joulewise.energy.reading import DeviceState
+from joulewise.energy.reading import DeviceState, Provenance
 from joulewise.errors import EnvironmentFault, UserError
 from joulewise.ledger import LEDGER, SKIPPED, RunFolder, latest_run_folder, load, read_ledger
 from joulewise.plan import Plan
-from joulewise.records import Check, EnergyRecord, GenerationRecord, Trial
+from joulewise.records import Check, EnergyRecord, Trial
+from sample_trial import sample_trial
 
 PLAN = Plan.model_validate(
     {
@@ -28,42 +29,9 @@ PLAN = Plan.model_validate(
 
 
 def trial(number: int, energy_j: float | None = 10.0) -> Trial:
-    return Trial(
-        trial_id=f"cell|question-{number}|0",
-        cell_id="cell",
-        engine="e",
-        model="m",
-        decoding="vanilla",
-        reasoning="direct",
-        task="starter-maths",
-        question_id=f"question-{number}",
-        question_hash="0" * 16,
-        repeat=0,
-        sequence=number,
-        status="ok",
-        started_at="2026-11-30T00:00:00+00:00",
-        start_s=1.0,
-        end_s=3.0,
-        energy=(
-            EnergyRecord(
-                component="cpu", provenance="unknown" if energy_j is None else "modelled", energy_j=energy_j, gain_j=5.0
-            ),
-        ),
-        generations=(
-            GenerationRecord(
-                prompt_tokens=3,
-                output_tokens=4,
-                wasted_tokens=0,
-                finish_reason="eos",
-                start_s=1.0,
-                end_s=2.0,
-                first_token_s=None,
-                rounds=((5, 2), (5, 0)),
-                output_hash="f" * 16,
-                text="ünïcode\nand lines",
-            ),
-        ),
-    )
+    kind: Provenance = "unknown" if energy_j is None else "modelled"
+    part = EnergyRecord(component="cpu", provenance=kind, energy_j=energy_j, gain_j=5.0)
+    return sample_trial(number, part, text="ünïcode\nand lines")
 
 
 def test_what_is_appended_is_read_back(tmp_path: Path) -> None:

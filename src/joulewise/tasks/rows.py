@@ -187,7 +187,7 @@ def questions(context: TaskContext, rows: Rows, make: Callable[[Row, str, int], 
     """
     made: dict[str, Question] = {}
     places: dict[str, str] = {}
-    skipped: list[str] = []
+    broken: list[str] = []
     for number, (where, row) in enumerate(rows):
         try:
             if isinstance(row, UserError):
@@ -197,14 +197,17 @@ def questions(context: TaskContext, rows: Rows, make: Callable[[Row, str, int], 
             if name in made:
                 raise UserError(f"{where}: the id '{name}' stands already at {places[name]}; ids must differ")
         except UserError as error:
-            if context.skip_bad is None:
-                raise UserError(f"{error}; correct it, or use the other lines with --skip-bad") from error
-            context.skip_bad(str(error))
-            skipped.append(str(error))
+            broken.append(str(error))
         else:
             made[name], places[name] = question, where
-    if not made and skipped:
-        raise UserError(f"none of {len(skipped)} lines can be used; the first: {skipped[0]}")
+    if len(broken) > 1 and not made:
+        raise UserError(f"none of {len(broken)} lines can be used; the first: {broken[0]}")
+    if broken and (context.skip_bad is None or not made):
+        others = ", or use the other lines with --skip-bad" if made else ""
+        raise UserError(f"{broken[0]}; correct it{others}")
+    if context.skip_bad is not None:
+        for fault in broken:
+            context.skip_bad(fault)
     return tuple(made.values())
 
 

@@ -16,7 +16,8 @@ from joulewise.errors import EnvironmentFault, UserError
 from joulewise.export.tables import write_timeline, write_trials
 from joulewise.ledger import RunFolder, load
 from joulewise.plan import Plan
-from joulewise.records import EnergyRecord, GenerationRecord, Trial
+from joulewise.records import EnergyRecord, Trial
+from sample_trial import sample_trial
 
 PLAN = Plan.model_validate(
     {
@@ -30,38 +31,8 @@ PLAN = Plan.model_validate(
 
 
 def trial(number: int) -> Trial:
-    return Trial(
-        trial_id=f"cell|question-{number}|0",
-        cell_id="cell",
-        engine="e",
-        model="m",
-        decoding="vanilla",
-        reasoning="direct",
-        task="starter-maths",
-        question_id=f"question, {number}",
-        question_hash="0" * 16,
-        repeat=0,
-        sequence=number,
-        status="ok",
-        started_at="2026-11-30T00:00:00+00:00",
-        start_s=10.0 + number,
-        end_s=10.5 + number,
-        energy=(EnergyRecord(component="gpu", provenance="measured", energy_j=12.5, gain_j=0.6),),
-        generations=(
-            GenerationRecord(
-                prompt_tokens=3,
-                output_tokens=4,
-                wasted_tokens=0,
-                finish_reason="eos",
-                start_s=10.0,
-                end_s=10.4,
-                first_token_s=None,
-                rounds=((5, 2), (5, 0)),
-                output_hash="f" * 16,
-                text=None,
-            ),
-        ),
-    )
+    part = EnergyRecord(component="gpu", provenance="measured", energy_j=12.5, gain_j=0.6)
+    return sample_trial(number, part, question_id=f"question, {number}", start_s=10.0 + number, end_s=10.5 + number)
 
 
 @pytest.fixture
