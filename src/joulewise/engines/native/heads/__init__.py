@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from joulewise.engines.native.heads.eagle import Eagle2Head, Eagle3Head
-from joulewise.engines.native.heads.formats import TITLES, Checkpoint, Family, misfit, open_checkpoint
+from joulewise.engines.native.heads.formats import TITLES, Checkpoint, Family, open_checkpoint
 from joulewise.engines.native.heads.medusa import MedusaHead
+from joulewise.engines.native.heads.settings import listed, published_taps, taps_in
 from joulewise.engines.native.model import DecoderModel
 from joulewise.errors import UserError
 
 Head = MedusaHead | Eagle2Head | Eagle3Head
-
-_FEATURES = 3
 
 
 def taps_of(name: str, layers: int, revision: str | None = None) -> tuple[int, ...]:
@@ -31,7 +30,7 @@ def taps_of(name: str, layers: int, revision: str | None = None) -> tuple[int, .
     Raises:
         UserError: no head that is known, or layers that the target has not.
     """
-    return _taps(open_checkpoint(name, revision), layers)
+    return taps_in(open_checkpoint(name, revision), layers)
 
 
 def open_head(name: str, target: DecoderModel, family: Family | None = None, revision: str | None = None) -> Head:
@@ -56,11 +55,11 @@ def build(checkpoint: Checkpoint, target: DecoderModel, family: Family | None = 
             f"{checkpoint.name} holds a head of the family {TITLES[checkpoint.family]}, not {TITLES[family]}: choose "
             "the decoding that it was made for, or another head."
         )
-    taps = _taps(checkpoint, target.config.num_hidden_layers)
+    taps = taps_in(checkpoint, target.config.num_hidden_layers)
     if not set(taps) <= set(target.taps):
         raise UserError(
-            f"The head {checkpoint.name} reads the inputs of the layers {_listed(taps)} of its target, and "
-            f"{target.loaded.name} was opened without them (tapped: {_listed(target.taps)})."
+            f"The head {checkpoint.name} reads the inputs of the layers {listed(taps)} of its target, and "
+            f"{target.loaded.name} was opened without them (tapped: {listed(target.taps)})."
         )
     head: Head
     if checkpoint.family == "eagle3":
@@ -72,37 +71,6 @@ def build(checkpoint: Checkpoint, target: DecoderModel, family: Family | None = 
     head.note = f"{checkpoint.name}, {TITLES[checkpoint.family]} head, {count:,} parameters"
     head.note += "" if hashed is None else f", sha256 {hashed[:16]}"
     return head
-
-
-def published_taps(layers: int) -> tuple[int, int, int]:
-    """The layers whose inputs the published EAGLE-3 heads read."""
-    return 2, layers // 2, layers - 3
-
-
-def _taps(checkpoint: Checkpoint, layers: int) -> tuple[int, ...]:
-    nested = checkpoint.config.get("eagle_config") or {}
-    if checkpoint.family != "eagle3" or nested.get("use_aux_hidden_state") is False:
-        return ()
-    outputs = nested.get("eagle_aux_hidden_state_layer_ids") or nested.get("layer_ids")
-    inputs = checkpoint.config.get("eagle_aux_hidden_state_layer_ids")
-    stated = [layer + 1 for layer in outputs] if outputs and not inputs else inputs
-    taps = tuple(stated or published_taps(layers))
-    features = checkpoint.config.get("num_aux_hidden_states") or _FEATURES
-    if not stated and features != _FEATURES:
-        raise UserError(
-            f"The head {checkpoint.name} reads {features} layers of its target, and its config.json does not say "
-            "which: add eagle_aux_hidden_state_layer_ids to it."
-        )
-    wrong = [layer for layer in taps if not 0 <= layer < layers]
-    if wrong:
-        raise misfit(
-            checkpoint.name, f"it reads the inputs of the layers {_listed(taps)}, and the target has {layers} layers"
-        )
-    return taps
-
-
-def _listed(layers: tuple[int, ...]) -> str:
-    return ", ".join(str(layer) for layer in layers) or "none"
 
 
 __all__ = ["Eagle2Head", "Eagle3Head", "Head", "MedusaHead", "build", "open_head", "published_taps", "taps_of"]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from joulewise.engines.native.attention import causal_mask
 from joulewise.engines.native.cache import KV
 from joulewise.engines.native.heads.formats import Checkpoint, Family, Weights, misfit
-from joulewise.engines.native.heads.layers import Layer, Rotary, settings_of
+from joulewise.engines.native.heads.layers import Layer, Rotary
 from joulewise.engines.native.heads.parts import (
     check_copy,
     check_rows,
@@ -29,6 +29,7 @@ from joulewise.engines.native.heads.parts import (
     norm,
     output_rows,
 )
+from joulewise.engines.native.heads.settings import settings_of
 from joulewise.engines.native.model import DecoderModel, Hidden
 
 

@@ -179,8 +179,8 @@ class Checkpoint:
     @property
     def layers(self) -> Mapping[str, Any]:
         """The configuration of the draft layers: a section of its own in the speculators format."""
-        section: Mapping[str, Any] = self.config.get("transformer_layer_config", self.config)
-        return section
+        section = self.config.get("transformer_layer_config")
+        return section if isinstance(section, dict) else self.config
 
 
 def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:

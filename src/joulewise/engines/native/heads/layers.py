@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.activations import ACT2FN
@@ -16,69 +15,11 @@ from joulewise.engines.native.attention import attend
 from joulewise.engines.native.cache import KV
 from joulewise.engines.native.heads.formats import Checkpoint, Weights, first_line
 from joulewise.engines.native.heads.parts import linear, norm
+from joulewise.engines.native.heads.settings import Settings
 from joulewise.errors import UserError
 
 _ROTARY_KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "max_position_embeddings")
 _ROTARY_KINDS = ("default", "linear", "llama3", "yarn")
-
-
-class Settings(BaseModel):
-    """What a head's ``config.json`` says that its tensors do not.
-
-    Args:
-        num_attention_heads: of the draft layers.
-        rms_norm_eps: of all its norms.
-        hidden_act: of its MLP.
-        norm_before_residual: EAGLE-3: the first layer's residual is the normed feature.
-        norm_output: EAGLE-3: the state fed back is the normed one (called EAGLE-3.1).
-        logit_scale: the logits are multiplied by it.
-        layer_types, sliding_window: layers of the type ``sliding_attention`` see only so many tokens back.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    num_attention_heads: int
-    rms_norm_eps: float = 1e-6
-    hidden_act: str = "silu"
-    norm_before_residual: bool = False
-    norm_output: bool = False
-    logit_scale: float = 1.0
-    layer_types: tuple[str, ...] | None = None
-    sliding_window: int | None = None
-
-    @field_validator("hidden_act")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in ACT2FN:
-            raise ValueError(f"no activation {name!r} is known")
-        return name
-
-    def window(self, layer: int) -> int | None:
-        """How many tokens back a layer sees; None: all."""
-        kinds = self.layer_types or ()
-        return self.sliding_window if layer < len(kinds) and kinds[layer] == "sliding_attention" else None
-
-
-def settings_of(checkpoint: Checkpoint) -> Settings:
-    """Read a head's configuration.
-
-    Raises:
-        UserError: a field is missing or of the wrong kind.
-    """
-    config = checkpoint.config
-    stated = {**checkpoint.layers, **(config.get("eagle_config") or {})}
-    stated |= {key: config[key] for key in Settings.model_fields if config.get(key) is not None}
-    if "speculators_model_type" in config:
-        # The writer leaves out what it holds for a default, and vLLM, which these heads are made for, reads it so.
-        stated.setdefault("norm_before_residual", True)
-    try:
-        return Settings.model_validate({key: value for key, value in stated.items() if value is not None})
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise UserError(
-            f"The config.json of the head {checkpoint.name} is not that of a draft head: {first['loc'][0]}: "
-            f"{first['msg'].lower()}. Fetch the head again, with its config.json."
-        ) from error
 
 
 class Rotary:
