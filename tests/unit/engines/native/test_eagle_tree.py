@@ -10,18 +10,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 import tiny_heads
 from joulewise.engines.native.draft import Draft, Kept
 from joulewise.engines.native.drafters import eagle as module
-from joulewise.engines.native.drafters.eagle import EagleDrafter
+from joulewise.engines.native.drafters.eagle import EagleDrafter, Growth, grow, read
 from joulewise.engines.native.heads.eagle import EagleHead
 from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle3
 from joulewise.engines.native.model import DecoderModel, Hidden
 from joulewise.engines.native.session import uncaptured
 from joulewise.engines.native.tree import path, walk
 from joulewise.errors import UserError
-from tiny_heads import ROWS, TAPS
+from tiny_heads import ROWS, SIZE, TAPS
 
 PROMPT = torch.arange(5, 14)
 CAPACITY = 90
@@ -352,3 +353,16 @@ def test_a_longer_run_is_captured_anew_and_a_full_device_is_told(
     for capacity, kept in ((CAPACITY, True), (2 * CAPACITY, False)):
         EagleDrafter(head, **how, capture=uncaptured).reset(PROMPT, hidden, torch.tensor([3]), capacity)
         assert (head.session is first) == kept
+
+
+def test_nothing_waits_for_the_device(head: EagleHead) -> None:
+    """On tensors without values, whatever would bring one to the host fails."""
+    growth, features = Growth(top_k=4, levels=3, nodes=20), Hidden(torch.zeros(5, SIZE), torch.zeros(5, 3 * SIZE))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        number, tokens = mode.from_tensor(torch.tensor([3])), mode.from_tensor(torch.arange(5))
+        hidden = Hidden(mode.from_tensor(features.last), mode.from_tensor(features.taps))
+        state = read(head, head.new_cache(40), 40, number, number, tokens, hidden.last, hidden.taps)
+        draft = grow(head, head.new_cache(40), 40, growth, number, state)
+        with pytest.raises(DataDependentOutputException):
+            draft.tokens.tolist()
+    assert (state.shape, draft.tokens.shape, draft.tree.ancestors.shape) == ((1, SIZE), (20,), (21, 21))
