@@ -149,9 +149,7 @@ class RunFolder:
         self.path = path
         self.notices: list[str] = []
         if resume:
-            if not (path / "plan.yaml").exists() and not (path / LEDGER).exists():
-                raise UserError(f"{path}: there is no run to resume here; leave out --resume to start one")
-            _check_complete(path)
+            _check_resumable(path)
         with _told(path):
             path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(path / "run.lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -173,19 +171,8 @@ class RunFolder:
             ) from None
 
     def _open(self, plan: Plan, resume: bool) -> LedgerContent:
-        plan_file = self.path / "plan.yaml"
-        content = read_ledger(self.path / LEDGER)
-        if content.trials and not resume:
-            raise UserError(f"{self.path}: holds a run; go on with --resume, or choose another with --out")
-        if resume:
-            before = _recorded_plan(plan_file)
-            if before.content_hash != plan.content_hash:
-                changed = ", ".join(n for n in Plan.model_fields if getattr(before, n) != getattr(plan, n))
-                raise UserError(
-                    f"{self.path}: the run was started with another plan (they differ in: {changed}); "
-                    "restore the plan, or start a new run with --out"
-                )
-        else:
+        content = _content(self.path, plan, resume)
+        if not resume:
             # A run that failed before its first Trial (no such model, say) leaves nothing that is worth keeping.
             for left_over in ("environment.json", IDLE, CROSS_CHECK, SKIPPED):
                 (self.path / left_over).unlink(missing_ok=True)
@@ -278,6 +265,43 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def check_folder(path: Path, plan: Plan, resume: bool) -> None:
+    """Refuse what ``RunFolder`` would refuse, without writing anything.
+
+    Raises:
+        UserError, EnvironmentFault: as ``RunFolder``.
+    """
+    place = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        what = "no permission to write here" if place.is_dir() else "not a folder"
+        raise EnvironmentFault(f"{place}: {what}; choose another folder with --out")
+    if resume:
+        _check_resumable(path)
+    _content(path, plan, resume)
+
+
+def _check_resumable(path: Path) -> None:
+    if not (path / "plan.yaml").exists() and not (path / LEDGER).exists():
+        raise UserError(f"{path}: there is no run to resume here; leave out --resume to start one")
+    _check_complete(path)
+
+
+def _content(path: Path, plan: Plan, resume: bool) -> LedgerContent:
+    """What a folder's ledger holds, if a run of the plan may begin, or go on, there."""
+    content = read_ledger(path / LEDGER)
+    if content.trials and not resume:
+        raise UserError(f"{path}: holds a run; go on with --resume, or choose another with --out")
+    if resume:
+        before = _recorded_plan(path / "plan.yaml")
+        if before.content_hash != plan.content_hash:
+            changed = ", ".join(n for n in Plan.model_fields if getattr(before, n) != getattr(plan, n))
+            raise UserError(
+                f"{path}: the run was started with another plan (they differ in: {changed}); "
+                "restore the plan, or start a new run with --out"
+            )
+    return content
 
 
 def _states(states: Sequence[DeviceState | None]) -> dict[str, Any]:

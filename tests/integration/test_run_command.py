@@ -154,6 +154,53 @@ def test_a_dry_run_tells_a_model_that_is_not_there(folder: Path, old: str, new: 
     assert words in done.stderr
 
 
+def test_a_dry_run_tells_a_device_that_is_not_there(folder: Path) -> None:
+    (folder / "plan.yaml").write_text(PLAN.replace("draft: x", "draft: x, device: 'cuda:99'"))
+    done = joulewise(folder, "run", "plan.yaml", "--dry-run")
+    assert done.returncode == 2
+    assert "engine toy: device: cuda:99 needs a GPU, and torch sees " in done.stderr
+
+
+def test_a_dry_run_refuses_the_folders_that_a_run_would(folder: Path) -> None:
+    (folder / "a-file").write_text("")
+    for out, words in (
+        (["--out", "a-file/run"], "a-file: not a folder; choose another folder with --out"),
+        (["--out", "nothing", "--resume"], "nothing: there is no run to resume here"),
+        (["--resume"], "no earlier run of the plan 'small' to resume"),
+    ):
+        done = joulewise(folder, "run", "plan.yaml", "--dry-run", *out)
+        assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+    assert joulewise(folder, "run", "plan.yaml", "--out", "out", "--limit", "1").returncode == 0
+    before = sorted((p.name, p.stat().st_mtime_ns) for p in (folder / "out").iterdir())
+    holds = joulewise(folder, "run", "plan.yaml", "--dry-run", "--out", "out")
+    assert holds.returncode == 2
+    assert "out: holds a run; go on with --resume" in holds.stderr
+    assert joulewise(folder, "run", "plan.yaml", "--dry-run", "--out", "out", "--resume").returncode == 0
+    (folder / "plan.yaml").write_text(PLAN + "seed: 7\n")
+    other = joulewise(folder, "run", "plan.yaml", "--dry-run", "--out", "out", "--resume")
+    assert other.returncode == 2
+    assert "was started with another plan (they differ in: seed)" in other.stderr
+    assert sorted((p.name, p.stat().st_mtime_ns) for p in (folder / "out").iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["run", "plan.yaml", "--out", ""], "--out"),
+        (["run", "plan.yaml", "--data", " "], "--data"),
+        (["export", "runs/x", "--trials", ""], "--trials"),
+        (["export", "runs/x", "--timeline", ""], "--timeline"),
+        (["meter", "--json", "", "--", "true"], "--json"),
+    ],
+)
+def test_a_path_of_no_characters_is_not_the_current_folder(folder: Path, arguments: list[str], option: str) -> None:
+    before = sorted(folder.iterdir())
+    done = joulewise(folder, *arguments)
+    assert done.returncode == 2
+    assert f"{option} is empty; give the " in done.stderr
+    assert sorted(folder.iterdir()) == before
+
+
 def test_a_dry_run_warns_of_a_missing_baseline_and_a_model_that_it_cannot_see(folder: Path) -> None:
     (folder / "plan.yaml").write_text(PLAN.replace("[vanilla, {", "[{"))
     done = joulewise(folder, "run", "plan.yaml", "--dry-run", HF_HUB_CACHE=str(folder))

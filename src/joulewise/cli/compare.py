@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from joulewise.cli.report import STDOUT, named_file
+from joulewise.cli.named_file import named_file
+from joulewise.cli.report import STDOUT
 from joulewise.errors import EnvironmentFault, UserError
 
 

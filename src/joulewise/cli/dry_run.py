@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
     questions = open_tasks(plan, data_dir, limit, skipped.add if skip_bad else None)
     check_supported(plan)
     faults, remarks = check_models(plan)
+    faults += _devices_lacking(plan)
     if faults:
         raise UserError("\n".join(faults))
     warnings = [*skipped.told(), *remarks, *_without_vanilla(plan)]
@@ -84,6 +86,22 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
         if whole is not None
         else "No estimate: a model is not at hand, so its size is not known before it is loaded."
     )
+
+
+def _devices_lacking(plan: Plan) -> list[str]:
+    """Engines that name a GPU which is not here."""
+    named = [engine for engine in plan.engines if engine.device not in ("auto", "cpu")]
+    if not named or find_spec("torch") is None:
+        return []
+    import torch  # takes a second or two, so only where a GPU is named
+
+    count = torch.cuda.device_count()
+    here = f"torch sees {count} here" if count else "torch sees none here"
+    return [
+        f"engine {engine.label}: device: {engine.device} needs a GPU, and {here}: use device: cpu or auto"
+        for engine in named
+        if int(engine.device.partition(":")[2] or 0) >= count
+    ]
 
 
 def _show_cells(cells: Sequence[Cell], rows: Sequence[Mapping[str, Any]]) -> None:

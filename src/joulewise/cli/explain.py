@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from joulewise.cli.report import STDOUT, named_file, write_file
+from joulewise.cli.named_file import named_file
+from joulewise.cli.report import STDOUT, write_file
 from joulewise.errors import UserError
 
 

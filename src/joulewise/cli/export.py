@@ -7,16 +7,17 @@ from typing import Annotated
 
 import typer
 
+from joulewise.cli.named_file import named_file
 from joulewise.errors import UserError
 
 
 def export(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, as `joulewise run` makes them.")],
     trials: Annotated[
-        Path | None, typer.Option("--trials", metavar="FILE", help="Write one row per Trial: tokens, joules, scores.")
+        str | None, typer.Option("--trials", metavar="FILE", help="Write one row per Trial: tokens, joules, scores.")
     ] = None,
     timeline: Annotated[
-        Path | None,
+        str | None,
         typer.Option("--timeline", metavar="FILE", help="Write one row per reading of a counter or power sensor."),
     ] = None,
 ) -> None:
@@ -26,10 +27,13 @@ def export(
 
     Example: joulewise export runs/demo-20260131-130000 --trials trials.csv --timeline timeline.parquet
     """
-    targets = [target for target in (trials, timeline) if target is not None]
+    trials_file, timeline_file = (
+        named_file(text, option, "the file's name") for text, option in ((trials, "--trials"), (timeline, "--timeline"))
+    )
+    targets = [target for target in (trials_file, timeline_file) if target is not None]
     if not targets:
         raise UserError("nothing to write: say what and where with --trials FILE or --timeline FILE")
-    if trials == timeline:
+    if trials_file == timeline_file:
         raise UserError(f"{trials}: --trials and --timeline cannot go to the same file")
 
     from joulewise.export.tables import check_suffix, write_timeline, write_trials
@@ -40,7 +44,7 @@ def export(
     table = load(list({folder.resolve(): folder for folder in runs}.values()))
     for warning in table.warnings:
         typer.echo(warning, err=True)
-    if trials is not None:
-        typer.echo(f"Trials: {trials} ({write_trials(table, trials):,} rows)", err=True)
-    if timeline is not None:
-        typer.echo(f"Timeline: {timeline} ({write_timeline(table, timeline):,} rows)", err=True)
+    if trials_file is not None:
+        typer.echo(f"Trials: {trials} ({write_trials(table, trials_file):,} rows)", err=True)
+    if timeline_file is not None:
+        typer.echo(f"Timeline: {timeline} ({write_timeline(table, timeline_file):,} rows)", err=True)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 from typer.core import TyperCommand
 
+from joulewise.cli.named_file import named_file
 from joulewise.errors import EnvironmentFault, UserError
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def meter(
         ),
     ],
     json_output: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--json",
             metavar="FILE",
@@ -106,7 +107,8 @@ def meter(
 
     Example: joulewise meter -- python train.py --epochs 1
     """
-    raise typer.Exit(meter_command(command, json_output, quiet=quiet, serve=serve, otlp=otlp, carbon=carbon))
+    file = named_file(json_output, "--json")
+    raise typer.Exit(meter_command(command, file, quiet=quiet, serve=serve, otlp=otlp, carbon=carbon))
 
 
 def meter_command(

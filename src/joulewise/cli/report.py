@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from joulewise.cli.meter import CARBON_HELP
+from joulewise.cli.named_file import named_file
 from joulewise.errors import EnvironmentFault, UserError
 
 if TYPE_CHECKING:
@@ -68,17 +69,6 @@ def report(
         carbon=carbon,
         without_polluted=without_polluted,
     )
-
-
-def named_file(text: str | None, option: str) -> Path | None:
-    """The path of a FILE option; a path of no characters would be the current folder.
-
-    Raises:
-        UserError: no characters.
-    """
-    if text is not None and not text.strip():
-        raise UserError(f"{option} is empty; give the file's name, or - for standard output")
-    return None if text is None else Path(text)
 
 
 def show_runs(

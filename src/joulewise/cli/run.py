@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from joulewise.cli.named_file import named_file
+
 if TYPE_CHECKING:
     from joulewise.plan import Plan
     from joulewise.runner import RunResult
@@ -16,10 +18,10 @@ if TYPE_CHECKING:
 def run(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan: a YAML file, such as plans/demo.yaml.")],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The run folder. Default: runs/NAME-DATE-TIME.", metavar="DIR")
+        str | None, typer.Option("--out", "-o", help="The run folder. Default: runs/NAME-DATE-TIME.", metavar="DIR")
     ] = None,
     data: Annotated[
-        Path | None,
+        str | None,
         typer.Option("--data", help="Where third-party data sets lie. Default: $JOULEWISE_DATA.", metavar="DIR"),
     ] = None,
     resume: Annotated[
@@ -47,16 +49,19 @@ def run(
     from joulewise.ledger import latest_run_folder, new_run_folder
     from joulewise.plan import load_plan
 
+    named, data_dir = (named_file(t, o, "the folder's name") for t, o in ((out, "--out"), (data, "--data")))
     loaded = load_plan(plan)
+    folder = named or (latest_run_folder(loaded) if resume else new_run_folder(loaded))
     if dry_run:
         from joulewise.cli.dry_run import dry_run as show
+        from joulewise.ledger import check_folder
 
-        show(loaded, data, limit, skip_bad, json_output)
+        check_folder(folder, loaded, resume)
+        show(loaded, data_dir, limit, skip_bad, json_output)
         return
-    folder = out or (latest_run_folder(loaded) if resume else new_run_folder(loaded))
     go_on = f"joulewise run {plan} --out {folder} --resume"
     try:
-        result = _run(loaded, folder, data, resume, limit, skip_bad)
+        result = _run(loaded, folder, data_dir, resume, limit, skip_bad)
     except KeyboardInterrupt:
         typer.echo(f"Stopped in the middle of a Trial; every finished one is kept. Go on with: {go_on}", err=True)
         raise typer.Exit(130) from None

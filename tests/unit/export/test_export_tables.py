@@ -121,7 +121,7 @@ def test_where_nothing_can_be_written_it_is_told(run: Path, tmp_path: Path) -> N
 
 
 def test_the_command_writes_both(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    export([run, run], trials=tmp_path / "t.csv", timeline=tmp_path / "l.parquet")
+    export([run, run], trials=str(tmp_path / "t.csv"), timeline=str(tmp_path / "l.parquet"))
     assert capsys.readouterr().err.splitlines() == [
         "run: environment.json is missing, so what it ran on is not known; copy the whole folder",
         f"Trials: {tmp_path / 't.csv'} (2 rows)",
