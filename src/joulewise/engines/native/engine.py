@@ -15,6 +15,7 @@ from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Requ
 from joulewise.engines.native.accept import Chooser, Rule, match, synthetic, typical
 from joulewise.engines.native.check import reader
 from joulewise.engines.native.drafters import DRAFTERS, Parts, make_drafter
+from joulewise.engines.native.drafters.limits import MOST_NODES
 from joulewise.engines.native.heads import Head, open_head, published_taps, taps_of
 from joulewise.engines.native.heads.formats import Family
 from joulewise.engines.native.heads.gate import Gate
@@ -29,6 +30,7 @@ from joulewise.errors import ContextLengthError, UserError
 
 if TYPE_CHECKING:
     from joulewise.engines.transformers.drafts import Draft
+    from joulewise.engines.transformers.loading import Loaded
 
 RANDOM = "random"
 """Names a head with random weights of the target's shape."""
@@ -115,6 +117,7 @@ class NativeEngine:
         prompt = encode(loaded, request.messages)
         require_context(loaded, draft[0] if draft else None, prompt, request.max_new_tokens)
         self._require_window(target, prompt.shape[1] + request.max_new_tokens)
+        _require_one_scale(loaded, prompt.shape[1], request.max_new_tokens)
         by_lot = decoding.synthetic is not None
         ends = () if request.ignore_eos or by_lot else loaded.eos_token_ids
         chooser = Chooser.of(request.sampling, request.seed, target.device)
@@ -207,6 +210,23 @@ class NativeEngine:
                 f"{tokens}: the engine `native` has no such window; shorten the question, lower max_new_tokens, or use "
                 "the engine `transformers`."
             )
+
+
+def _require_one_scale(loaded: Loaded, prompt: int, new: int) -> None:
+    """Refuse a text on whose way a model changes the scale of its positions (LongRoPE: Phi-3, Phi-4-mini).
+
+    The keys in the cache would have to be computed again there. A draft may reach over the output's end.
+    """
+    rope = getattr(loaded.model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
+    if rope.get("rope_type") != "longrope":
+        return
+    turn = int(rope["original_max_position_embeddings"])
+    if prompt <= turn < prompt + new + MOST_NODES:
+        raise ContextLengthError(
+            f"{loaded.name} reads texts over {turn} tokens with other positions, and this one may grow over that "
+            f"({prompt} prompt tokens, {new} new ones, and up to {MOST_NODES} for a draft): the engine `native` does "
+            "not read it again there; shorten the question, lower max_new_tokens, or use the engine `transformers`."
+        )
 
 
 def _rule(decoding: Decoding, seed: int, device: torch.device) -> Rule:

@@ -17,6 +17,8 @@ from transformers import (
     MiniMaxForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     StableLmConfig,
@@ -141,6 +143,25 @@ def test_a_window_that_is_switched_off_is_none(tmp_path: Path) -> None:
     for number, config in enumerate((MistralConfig(**SHAPE, sliding_window=None), Qwen2Config(**SHAPE))):
         model = (MistralForCausalLM if number == 0 else Qwen2ForCausalLM)(config).eval()
         assert DecoderModel(make_neutral("tiny", model, tiny_models.tokenizer())).window is None
+
+
+def test_a_text_does_not_grow_over_the_change_of_a_models_positions(tmp_path: Path) -> None:
+    """The library reads the whole text again there; keys of the first kind would stay in our cache."""
+    turn = 300
+    rope = {"rope_type": "longrope", "rope_theta": 10_000.0, "original_max_position_embeddings": turn}
+    rope |= {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+    shape = SHAPE | {"max_position_embeddings": 1200, "original_max_position_embeddings": turn}
+    name = tiny_models.save(tmp_path, seeded(lambda: Phi3ForCausalLM(Phi3Config(**shape, rope_parameters=rope))))
+    engine = load(name)
+    library = TransformersEngine(TransformersSpec(model=name, device="cpu"))
+    library.load([])
+    for text in ("ab" * 10, "ab" * (turn // 2) + "c"):
+        expected = library.generate(ask(text, 12), Vanilla()).token_ids
+        for decoding in (Vanilla(), PromptLookup(tokens=8)):
+            assert engine.generate(ask(text, 12), decoding).token_ids == expected
+    for text in ("ab" * 30, "ab" * (turn // 2)):
+        with pytest.raises(ContextLengthError, match=f"over {turn} tokens with other positions.*`transformers`"):
+            engine.generate(ask(text, 12), Vanilla())
 
 
 def test_a_layer_that_is_not_there_cannot_be_tapped() -> None:
