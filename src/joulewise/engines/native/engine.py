@@ -15,13 +15,13 @@ from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Requ
 from joulewise.engines.native.accept import Chooser, Rule, match, synthetic, typical
 from joulewise.engines.native.check import reader
 from joulewise.engines.native.drafters import DRAFTERS, Parts, make_drafter
-from joulewise.engines.native.drafters.limits import MOST_NODES
 from joulewise.engines.native.heads import Head, open_head, published_taps, taps_of
 from joulewise.engines.native.heads.formats import Family
 from joulewise.engines.native.heads.gate import Gate
 from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle3, random_medusa
 from joulewise.engines.native.loop import decode
 from joulewise.engines.native.model import DecoderModel
+from joulewise.engines.native.session import WIDTHS
 from joulewise.engines.spec import NativeSpec
 from joulewise.engines.transformers.check import explain_difference
 from joulewise.engines.transformers.info import draft_fault, draft_name, engine_info
@@ -221,10 +221,10 @@ def _require_one_scale(loaded: Loaded, prompt: int, new: int) -> None:
     if rope.get("rope_type") != "longrope":
         return
     turn = int(rope["original_max_position_embeddings"])
-    if prompt <= turn < prompt + new + MOST_NODES:
+    if prompt <= turn < prompt + new + WIDTHS[-1]:
         raise ContextLengthError(
             f"{loaded.name} reads texts over {turn} tokens with other positions, and this one may grow over that "
-            f"({prompt} prompt tokens, {new} new ones, and up to {MOST_NODES} for a draft): the engine `native` does "
+            f"({prompt} prompt tokens, {new} new ones, and up to {WIDTHS[-1]} for a draft): the engine `native` does "
             "not read it again there; shorten the question, lower max_new_tokens, or use the engine `transformers`."
         )
 
