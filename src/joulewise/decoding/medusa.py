@@ -6,7 +6,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from joulewise.decoding.medusa_trees import DEFAULT_TREE, paths_of
 from joulewise.decoding.spec import CanBeSynthetic
+from joulewise.errors import UserError
 
 
 class Medusa(CanBeSynthetic):
@@ -26,27 +28,23 @@ class Medusa(CanBeSynthetic):
     kind: Literal["medusa"] = "medusa"
     draft: None = None
     head: str | None = None
-    tree: str | tuple[tuple[int, ...], ...] = "mc_sim_7b_63"
+    tree: str | tuple[tuple[int, ...], ...] = DEFAULT_TREE
     acceptance: Literal["match", "typical"] = "match"
     epsilon: float = Field(0.09, gt=0.0, le=1.0)
     alpha: float = Field(0.3, gt=0.0, le=1.0)
 
     @field_validator("tree")
     @classmethod
-    def _grows_from_the_root(cls, tree: str | tuple[tuple[int, ...], ...]) -> str | tuple[tuple[int, ...], ...]:
-        if isinstance(tree, str):
-            return tree
-        paths = set(tree)
-        if not paths or len(paths) < len(tree) or any(not path or min(path) < 0 for path in paths):
-            raise ValueError("a tree is a list of distinct, non-empty paths of ranks from 0")
-        for path in paths:
-            if len(path) > 1 and path[:-1] not in paths:
-                raise ValueError(f"the path {list(path)} has no parent: add {list(path[:-1])}")
+    def _is_one(cls, tree: str | tuple[tuple[int, ...], ...]) -> str | tuple[tuple[int, ...], ...]:
+        try:
+            paths_of(tree)
+        except UserError as error:
+            raise ValueError(str(error)) from error
         return tree
 
     @property
     def label(self) -> str:
-        tree = "" if self.tree == "mc_sim_7b_63" else f"-{self.tree}" if isinstance(self.tree, str) else "-own-tree"
+        tree = "" if self.tree == DEFAULT_TREE else f"-{self.tree}" if isinstance(self.tree, str) else "-own-tree"
         typical = "-typical" if self.acceptance == "typical" else ""
         return f"medusa{tree}{typical}{self._synthetic_label}"
 
@@ -57,5 +55,5 @@ class Medusa(CanBeSynthetic):
 
     @property
     def path_tokens(self) -> int:
-        """The longest path; of a named tree, that of the published ones."""
-        return 4 if isinstance(self.tree, str) else max(map(len, self.tree))
+        """The longest path."""
+        return len(paths_of(self.tree)[-1])

@@ -8,6 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
+MOST_NODES = 256
+"""The most nodes of a draft tree, the root included: more cost more to verify than any head repays."""
+
 
 class Decoding(BaseModel):
     """Base of all decodings. A subclass has a literal ``kind`` and its parameters.

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import ValidationError
 from safetensors.torch import save_file
 from torch import Tensor
 
 import tiny_heads
+from joulewise.decoding import Medusa
+from joulewise.decoding.medusa_trees import TREES, paths_of
 from joulewise.engines.native.draft import Kept
 from joulewise.engines.native.drafters.medusa import MedusaDrafter
-from joulewise.engines.native.drafters.medusa_trees import TREES, checked_paths, published_tree
 from joulewise.engines.native.heads import open_head, taps_of
 from joulewise.engines.native.heads.medusa import MedusaHead
 from joulewise.engines.native.heads.synthetic import random_medusa
@@ -135,13 +137,13 @@ DEPTHS = {
 def test_published_trees() -> None:
     assert set(TREES) == set(DEPTHS)
     for name, depths in DEPTHS.items():
-        paths = published_tree(name)
+        paths = paths_of(name)
         counts = Counter(map(len, paths))
         assert tuple(counts[depth] for depth in (1, 2, 3, 4)) == depths
         assert len(set(paths)) == 63
         assert max(max(path) for path in paths) <= 9
     # Two single facts of the default tree: the deepest paths.
-    assert {path for path in published_tree("mc_sim_7b_63") if len(path) == 4} == {(0, 0, 0, 0), (0, 0, 0, 1)}
+    assert {path for path in paths_of("mc_sim_7b_63") if len(path) == 4} == {(0, 0, 0, 0), (0, 0, 0, 1)}
 
 
 @pytest.mark.parametrize(
@@ -157,12 +159,19 @@ def test_published_trees() -> None:
 )
 def test_a_tree_that_is_none_is_refused(paths: list[list[int]], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        checked_paths(paths)
+        paths_of(paths)
 
 
 def test_an_unknown_tree_is_refused() -> None:
     with pytest.raises(UserError, match="no Medusa tree 'oak': choose one of mc_sim_7b_63"):
-        published_tree("oak")
+        paths_of("oak")
+
+
+def test_a_plan_refuses_what_is_no_tree_and_knows_how_deep_one_is() -> None:
+    for tree, message in (("oak", "no Medusa tree 'oak'"), (((0,), (1, 0)), "goes on from a path that is not there")):
+        with pytest.raises(ValidationError, match=message):
+            Medusa(tree=tree)
+    assert [Medusa(tree=tree).path_tokens for tree in ("mc_sim_7b_63", "vicuna_33b_stage1", ((0,),))] == [4, 3, 1]
 
 
 # The drafter.
@@ -178,7 +187,7 @@ def test_each_node_takes_its_rank_of_its_levels_head(target: DecoderModel) -> No
     head = random_medusa(target, heads=4, seed=1)
     draft = begun(MedusaDrafter(head)).propose(room=50)
     ranked = head.ranked(FEATURE, 10)
-    paths = published_tree("mc_sim_7b_63")
+    paths = paths_of("mc_sim_7b_63")
     assert draft.tokens.tolist() == [int(ranked[len(path) - 1, path[-1]]) for path in paths]
     assert draft.tree.depths.tolist() == [0, *map(len, paths)]
     for node, path in enumerate(paths, start=1):
@@ -231,10 +240,10 @@ def test_captured_work_gives_the_same_and_is_kept_with_the_heads(target: Decoder
 
 def test_the_walk_follows_a_target_that_draws_what_the_heads_say(target: DecoderModel) -> None:
     head = random_medusa(target, heads=4, seed=3)
-    draft = begun(MedusaDrafter(head, published_tree("mc_sim_7b_63"))).propose(9)
+    draft = begun(MedusaDrafter(head, paths_of("mc_sim_7b_63"))).propose(9)
     path, ranked = (0, 0, 0, 1), head.ranked(FEATURE, 10)
     drawn = torch.zeros(64, dtype=torch.long)
-    numbers = {p: i + 1 for i, p in enumerate(published_tree("mc_sim_7b_63"))} | {(): 0}
+    numbers = {p: i + 1 for i, p in enumerate(paths_of("mc_sim_7b_63"))} | {(): 0}
     for level in range(4):
         drawn[numbers[path[:level]]] = ranked[level, path[level]]
     assert int(walk(draft.tree, draft.tokens, drawn)) == numbers[path]
@@ -243,6 +252,6 @@ def test_the_walk_follows_a_target_that_draws_what_the_heads_say(target: Decoder
 def test_a_tree_that_the_heads_cannot_fill_is_refused(target: DecoderModel) -> None:
     head = random_medusa(target, heads=3)
     with pytest.raises(UserError, match="4 deep needs as many heads, and random weights has 3"):
-        MedusaDrafter(head, published_tree("mc_sim_7b_63"))
+        MedusaDrafter(head, paths_of("mc_sim_7b_63"))
     with pytest.raises(UserError, match="over the 80 tokens"):
         MedusaDrafter(head, [[ROWS]] + [[i] for i in range(3)])

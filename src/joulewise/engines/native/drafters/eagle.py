@@ -9,10 +9,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from joulewise.decoding.spec import MOST_NODES
 from joulewise.engines.native.attention import causal_mask
 from joulewise.engines.native.cache import KV
 from joulewise.engines.native.draft import Draft, Kept
-from joulewise.engines.native.drafters.limits import MOST_NODES
 from joulewise.engines.native.heads.eagle import EagleHead
 from joulewise.engines.native.model import Hidden
 from joulewise.engines.native.recorded import Recorded

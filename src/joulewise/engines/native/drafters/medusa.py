@@ -8,8 +8,8 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor
 
+from joulewise.decoding.medusa_trees import DEFAULT_TREE, Path, paths_of
 from joulewise.engines.native.draft import Draft, Kept
-from joulewise.engines.native.drafters.medusa_trees import DEFAULT_TREE, Path, checked_paths, published_tree
 from joulewise.engines.native.heads.medusa import MedusaHead
 from joulewise.engines.native.model import Hidden
 from joulewise.engines.native.recorded import Recorded
@@ -34,7 +34,7 @@ class MedusaDrafter:
     def __init__(
         self, head: MedusaHead, tree: str | Sequence[Sequence[int]] = DEFAULT_TREE, capture: Capture | None = None
     ) -> None:
-        ordered = published_tree(tree) if isinstance(tree, str) else checked_paths(tree)
+        ordered = paths_of(tree)
         deepest = len(ordered[-1])
         if deepest > head.heads:
             raise UserError(

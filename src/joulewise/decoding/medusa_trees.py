@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from joulewise.engines.native.drafters.limits import MOST_NODES
+from joulewise.decoding.spec import MOST_NODES
 from joulewise.errors import UserError
 
 Path = tuple[int, ...]
@@ -39,27 +39,28 @@ TREES = tuple(_CHILDREN)
 """The names of the published trees. Each has 63 nodes, and the root."""
 
 
-def published_tree(name: str) -> tuple[Path, ...]:
-    """The paths of a published tree, in order of length and rank.
-
-    Raises:
-        UserError: no such tree.
-    """
-    if name not in _CHILDREN:
-        raise UserError(f"There is no Medusa tree {name!r}: choose one of {', '.join(TREES)}, or give its paths.")
-    paths: list[Path] = []
-    for entry in _CHILDREN[name].split():
-        parent, _, children = entry.rpartition(":")
-        paths += [(*map(int, parent), rank) for rank in range(int(children))]
-    return checked_paths(paths)
-
-
-def checked_paths(paths: Sequence[Sequence[int]]) -> tuple[Path, ...]:
+def paths_of(tree: str | Sequence[Sequence[int]]) -> tuple[Path, ...]:
     """A tree's paths in order of length and rank, so that parents come before children.
 
+    Args:
+        tree: a published tree's name, or paths.
+
     Raises:
-        UserError: an empty tree, one over the limit, a rank below 0, a path twice, or one whose beginning is missing.
+        UserError: no such tree, an empty one, one over the limit, a rank below 0, a path twice, or one whose beginning
+            is missing.
     """
+    if not isinstance(tree, str):
+        return _checked(tree)
+    if tree not in _CHILDREN:
+        raise UserError(f"There is no Medusa tree {tree!r}: choose one of {', '.join(TREES)}, or give its paths.")
+    paths: list[Path] = []
+    for entry in _CHILDREN[tree].split():
+        parent, _, children = entry.rpartition(":")
+        paths += [(*map(int, parent), rank) for rank in range(int(children))]
+    return _checked(paths)
+
+
+def _checked(paths: Sequence[Sequence[int]]) -> tuple[Path, ...]:
     ordered = sorted((tuple(path) for path in paths), key=lambda path: (len(path), path))
     if not 1 <= len(ordered) < MOST_NODES:
         raise UserError(f"A Medusa tree may have 1 to {MOST_NODES - 1} paths, and this one has {len(ordered)}.")
