@@ -12,6 +12,7 @@ from torch import Tensor
 
 from joulewise.engines.native.attention import NAME, causal_mask
 from joulewise.engines.native.cache import KV
+from joulewise.engines.native.merged import merge_projections
 from joulewise.engines.transformers.loading import Loaded
 from joulewise.errors import UserError
 
@@ -40,7 +41,7 @@ class DecoderModel:
     """A causal model whose forwards read and write a ``KV``.
 
     Args:
-        loaded: the model; its attention is replaced for good.
+        loaded: the model; its attention is replaced and its projections are merged, for good.
         taps: layers whose inputs a forward also returns (EAGLE-3).
 
     Raises:
@@ -167,6 +168,8 @@ class DecoderModel:
         tokens = torch.arange(_PROBE_TOKENS, device=self.device) % self.config.vocab_size
         with torch.inference_mode():
             expected = self.model(tokens[None], use_cache=False).logits[0].float()
+        merge_projections(self.decoder)
+        with torch.inference_mode():
             self.model.config._attn_implementation = NAME
             self.config._attn_implementation = NAME
             cache = self.new_cache(_PROBE_TOKENS)
