@@ -13,8 +13,9 @@ from joulewise.analysis.intervals import Quantity, positive_quantity, resample
 
 HOW_COUNTED = (
     "Acceptance length is the mean number of tokens that a round of speculation puts out: the accepted draft tokens "
-    "plus one, the bonus token that the target adds itself. The first round includes the prefill, so every output "
-    "token belongs to a round. A round that the end of the text cuts short counts as if its bonus token had been kept."
+    "plus one, the bonus token that the target adds itself. With the engine transformers the first round includes the "
+    "prefill; with native the prefill is no round, and its token, the first, belongs to none. A round that the end of "
+    "the text cuts short counts as if its bonus token had been kept."
 )
 
 
