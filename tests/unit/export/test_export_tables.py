@@ -139,7 +139,7 @@ def test_the_command_writes_both(run: Path, tmp_path: Path, capsys: pytest.Captu
     ],
 )
 def test_what_cannot_be_asked_for(run: Path, trials: str | None, timeline: str | None, told: str) -> None:
-    targets = [None if name is None else run.parent / name for name in (trials, timeline)]
+    targets = [None if name is None else str(run.parent / name) for name in (trials, timeline)]
     with pytest.raises(UserError, match=told):
         export([run], trials=targets[0], timeline=targets[1])
     assert {file.name for file in run.parent.iterdir()} == {"run"}
