@@ -76,14 +76,22 @@ class _Forward:
         self._model, self._cache, self._span = model, cache, span
         self._tokens = torch.zeros(width, dtype=torch.long, device=model.device)
         self._length = torch.zeros(1, dtype=torch.long, device=model.device)
-        # A node that only fills the width sees itself alone: a row without any key would be NaN.
-        self._ancestors = torch.eye(width, dtype=torch.bool, device=model.device)
+        # A node that only fills the width sees itself and the prefix.
+        self._alone = torch.eye(width, dtype=torch.bool, device=model.device)
+        self._ancestors = self._alone.clone()
         self._depths = torch.zeros(width, dtype=torch.long, device=model.device)
+        self._count = 0  # nodes of the last run
         self._made: tuple[Hidden, Tensor] | None = None
 
     def set(self, nodes: Tensor, length: int, tree: Tree) -> None:
         """Fill in what the next run reads."""
         count = len(nodes)
+        if count < self._count:
+            # An int8 forward depends on every token in it, so what fills the width may not depend on earlier calls.
+            self._tokens[count:].zero_()
+            self._depths[count:].zero_()
+            self._ancestors[count:].copy_(self._alone[count:])
+        self._count = count
         self._tokens[:count].copy_(nodes)
         self._length.fill_(length)
         self._ancestors[:count, :count].copy_(tree.ancestors)

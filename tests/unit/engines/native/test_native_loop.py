@@ -35,7 +35,7 @@ from joulewise.engines.native.drafters.prompt_lookup import PromptLookupDrafter,
 from joulewise.engines.native.loop import Decoded, decode
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.session import Captured, Eager, Session
-from joulewise.engines.native.tree import Tree
+from joulewise.engines.native.tree import Tree, chain
 from joulewise.engines.phases import Stopwatch
 from joulewise.engines.transformers.loading import make_neutral
 from random_trees import PlantedTrees
@@ -408,6 +408,31 @@ def test_sampled_outputs_have_the_models_own_distribution(how: str) -> None:
     found = [*counts[often].tolist(), float(counts[~often].sum())]
     wanted = torch.tensor([*expected[often].tolist(), float(expected[~often].sum())], dtype=torch.double)
     assert stats.chisquare(found, (wanted / wanted.sum() * samples).tolist()).pvalue > 1e-3
+
+
+def test_what_fills_a_captured_width_does_not_depend_on_earlier_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An int8 forward depends on every token in it."""
+    model = decoder(tiny_models.build("llama"))
+    seen: list[tuple[Tensor, ...]] = []
+    real = DecoderModel.forward_at
+
+    def spy(self: DecoderModel, cache: KV, tokens: Tensor, slots: Tensor, span: int, mask: Any, positions: Any) -> Any:
+        seen.append((tokens.clone(), slots.clone(), positions.clone()) + (() if mask is None else (mask.clone(),)))
+        return real(self, cache, tokens, slots, span, mask, positions)
+
+    monkeypatch.setattr(DecoderModel, "forward_at", spy)
+    nodes, tree = torch.arange(20, 30), Tree.of(torch.tensor([0, 0, 1, 1, 2, 0, 5, 6, 7, 8]), 6)
+    last = []
+    with torch.inference_mode():
+        for before in ([], [(torch.arange(40, 51), chain(10, CPU))], [(nodes, tree), (torch.arange(9), chain(8, CPU))]):
+            made = Captured(model, 64, like_a_graph)
+            made.prefill(prompt_of(0))
+            for call in before:
+                made.forward(call[0], 9, call[1])
+            made.forward(nodes, 9, tree)
+            last.append(seen[-1])
+    for other in last[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(last[0], other, strict=True))
 
 
 # Prompt lookup and lengths
