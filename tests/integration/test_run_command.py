@@ -154,6 +154,33 @@ def test_a_dry_run_tells_a_model_that_is_not_there(folder: Path, old: str, new: 
     assert words in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        ("random", None),
+        ("heads/medusa.safetensors", None),
+        ("heads", None),
+        ("mine", "the folder mine holds no head: there is no *.safetensors"),
+        ("gone/head.bin", "there is no head gone/head.bin"),
+    ],
+)
+def test_a_dry_run_tells_a_head_that_is_not_there(folder: Path, head: str, words: str | None) -> None:
+    (folder / "mine").mkdir()
+    (folder / "heads").mkdir()
+    (folder / "heads" / "medusa.safetensors").write_bytes(b"")
+    plan = PLAN.replace("{kind: coga, tokens: 5}", "{kind: medusa, synthetic_acceptance: 0.5}")
+    plan = plan.replace(
+        "kind: transformers, name: toy, draft: x", f"kind: native, name: toy, heads: {{medusa: {head}}}"
+    )
+    (folder / "plan.yaml").write_text(plan)
+    done = joulewise(folder, "run", "plan.yaml", "--dry-run")
+    if words is None:
+        assert (done.returncode, "Warning" in done.stderr) == (0, False), done.stderr
+    else:
+        assert done.returncode == 2
+        assert words in done.stderr
+
+
 def test_a_dry_run_tells_a_device_that_is_not_there(folder: Path) -> None:
     (folder / "plan.yaml").write_text(PLAN.replace("draft: x", "draft: x, device: 'cuda:99'"))
     done = joulewise(folder, "run", "plan.yaml", "--dry-run")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from joulewise.engines.default_model import INSTALL, WHEEL
-from joulewise.engines.spec import EngineSpec
+from joulewise.engines.spec import RANDOM_HEAD, EngineSpec
 from joulewise.environment import package_version
 from joulewise.plan import Plan
 
@@ -75,7 +75,7 @@ def _heads(plan: Plan, engine: EngineSpec) -> list[str]:
 def _check_head(name: str) -> tuple[str | None, str | None]:
     """The fault of one head and what could not be checked."""
     path = Path(name)
-    if path.is_file() or (path.is_dir() and any(f for p in _HEAD_FILES for f in path.glob(p))):
+    if name == RANDOM_HEAD or path.is_file() or (path.is_dir() and any(f for p in _HEAD_FILES for f in path.glob(p))):
         return None, None
     if path.is_dir():
         return f"the folder {name} holds no head: there is no {' or '.join(_HEAD_FILES)} in it", None

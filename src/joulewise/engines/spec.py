@@ -9,6 +9,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 Quantisation = Literal["none", "nf4", "int8", "gptq"]
 HeadKind = Literal["medusa", "eagle2", "eagle3"]
 
+RANDOM_HEAD = "random"
+"""Names a head with random weights of the target's shape."""
+
 
 class ModelSpec(BaseModel):
     """What every engine that loads a model itself is told; its subclasses say what each field is."""
@@ -66,7 +69,7 @@ class NativeSpec(ModelSpec):
         model: as for ``transformers``; a causal model that is a plain stack of attention layers.
         draft: as for ``transformers``; it must share the target's tokenizer.
         heads: of the decodings that need one and name none: a hub name, a folder or a file by kind (``medusa``,
-            ``eagle2``, ``eagle3``).
+            ``eagle2``, ``eagle3``). ``random`` is one with random weights, for ``synthetic_acceptance``.
         dtype: as for ``transformers``.
         quantisation: as for ``transformers``.
         draft_quantisation: as for ``transformers``.

@@ -22,7 +22,7 @@ from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle
 from joulewise.engines.native.loop import decode
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.session import WIDTHS
-from joulewise.engines.spec import NativeSpec
+from joulewise.engines.spec import RANDOM_HEAD, NativeSpec
 from joulewise.engines.transformers.check import explain_difference
 from joulewise.engines.transformers.info import draft_fault, draft_name, engine_info
 from joulewise.engines.transformers.quantisation import require_packages
@@ -31,9 +31,6 @@ from joulewise.errors import ContextLengthError, UserError
 if TYPE_CHECKING:
     from joulewise.engines.transformers.drafts import Draft
     from joulewise.engines.transformers.loading import Loaded
-
-RANDOM = "random"
-"""Names a head with random weights of the target's shape."""
 
 RANDOM_ROWS = 32_000
 """A random EAGLE-3 head guesses among so many tokens at most, as published ones do."""
@@ -63,9 +60,9 @@ class NativeEngine:
                 f"{decoding.label} needs a head, and neither the decoding nor the engine {self._spec.label} names one: "
                 f"set `head`, or `heads: {{{decoding.kind}: ...}}` of the engine, to a hub name, a folder or a file"
             )
-        if head is not None and head[0] == RANDOM and decoding.synthetic is None:
+        if head is not None and head[0] == RANDOM_HEAD and decoding.synthetic is None:
             return (
-                f"the head `{RANDOM}` of {decoding.label} guesses at random and serves to measure a head's work: set "
+                f"the head `{RANDOM_HEAD}` of {decoding.label} guesses at random, to measure a head's work: set "
                 "synthetic_acceptance with it, or name a trained head"
             )
         return draft_fault(self._spec, decoding)
@@ -238,13 +235,13 @@ def _rule(decoding: Decoding, seed: int, device: torch.device) -> Rule:
 
 
 def _taps(name: str, kind: Family, layers: int) -> tuple[int, ...]:
-    if name == RANDOM:
+    if name == RANDOM_HEAD:
         return published_taps(layers) if kind == "eagle3" else ()
     return taps_of(name, layers)
 
 
 def _open(name: str, kind: Family, target: DecoderModel) -> Head:
-    if name != RANDOM:
+    if name != RANDOM_HEAD:
         return open_head(name, target, kind)
     if kind == "medusa":
         return random_medusa(target)
