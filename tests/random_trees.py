@@ -17,7 +17,7 @@ class PlantedTrees:
     """Drafts random trees. From the root, the true tokens run down a random path for a random number of steps.
 
     Args:
-        truth: the output that greedy decoding gives, and some tokens more than are asked for.
+        truth: the output that greedy decoding gives, and some tokens more where drafts are to pass its end.
         rows: of the vocabulary.
         chance: of the shapes and tokens.
         most_nodes: below the root.
@@ -50,6 +50,7 @@ class PlantedTrees:
         while way[0] != 0:
             way.insert(0, parents[way[0]])
         right = way[1 : chance.randint(0, len(way) - 1) + 1]  # the nodes that hold true tokens
+        right = right[: max(len(self._truth) - self._known, 0)]
         tokens = self._fill(parents, right)
         self.planted.append(len(right))
         return Draft(torch.tensor(tokens, dtype=torch.long), Tree.of(torch.tensor(parents), width - 1))

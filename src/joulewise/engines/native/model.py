@@ -66,6 +66,11 @@ class DecoderModel:
             if not 0 <= layer < len(layers):
                 raise UserError(f"Layer {layer} of {loaded.name} is to be tapped, which has {len(layers)}.")
             layers[layer].register_forward_pre_hook(self._tap(layer), with_kwargs=True)
+        for module in self.decoder.modules():
+            # Its frequencies change only beyond the context, where no text goes but a draft may; and to find that out
+            # it waits for the device, which a captured forward cannot.
+            if getattr(module, "rope_type", None) == "dynamic":
+                module.rope_type = "default"
         self._refuse_what_is_not_reached()
 
     @property

@@ -12,6 +12,7 @@ import torch
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
+    LlamaConfig,
     LlamaForCausalLM,
     MiniMaxConfig,
     MiniMaxForCausalLM,
@@ -30,13 +31,16 @@ from joulewise.decoding import CoGA, DyGA, Eagle3, Medusa, PromptLookup, Vanilla
 from joulewise.decoding.spec import Decoding
 from joulewise.engines.engine import Message, Request, Role, Sampling
 from joulewise.engines.native import NativeEngine
+from joulewise.engines.native.accept import Chooser, match
 from joulewise.engines.native.check import reader
+from joulewise.engines.native.loop import decode
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.spec import NativeSpec, TransformersSpec
 from joulewise.engines.transformers import TransformersEngine
 from joulewise.engines.transformers.check import Step, next_logits
 from joulewise.engines.transformers.loading import make_neutral
 from joulewise.errors import ContextLengthError, EnvironmentFault, UserError
+from random_trees import PlantedTrees
 
 SHUFFLED = "".join(random.Random(3).sample(tiny_models.ALPHABET, len(tiny_models.ALPHABET)))
 SHAPE: dict[str, Any] = tiny_models.TOKENS | {
@@ -162,6 +166,25 @@ def test_a_text_does_not_grow_over_the_change_of_a_models_positions(tmp_path: Pa
     for text in ("ab" * 30, "ab" * (turn // 2)):
         with pytest.raises(ContextLengthError, match=f"over {turn} tokens with other positions.*`transformers`"):
             engine.generate(ask(text, 12), Vanilla())
+
+
+def test_a_draft_beyond_the_context_does_not_change_the_positions(tmp_path: Path) -> None:
+    """Dynamic RoPE changes its frequencies there, for all that is read in the same forward and later."""
+    rope = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 2.0}
+    name = tiny_models.save(tmp_path, seeded(lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, rope_parameters=rope))))
+    engine = load(name)
+    library = TransformersEngine(TransformersSpec(model=name, device="cpu"))
+    library.load([])
+    text, new = "ab" * 40, tiny_models.CONTEXT - 80
+    expected = library.generate(ask(text, new), Vanilla()).token_ids
+    target = engine._ready(Vanilla())
+    prompt = torch.tensor(target.loaded.tokenizer(text)["input_ids"])
+    for seed in range(3):
+        trees = PlantedTrees(expected, tiny_models.ROWS, random.Random(seed), 20, 1.0)
+        with torch.inference_mode():
+            decoded = decode(target, trees, prompt, new, (), match, Chooser(Sampling()))
+        assert decoded.tokens == expected
+        assert sum(trees.planted) > 0
 
 
 def test_a_layer_that_is_not_there_cannot_be_tapped() -> None:
