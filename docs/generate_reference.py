@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
@@ -48,7 +48,7 @@ def pages() -> dict[Path, str]:
 def commands_page() -> str:
     """The command line."""
     lines = ["# Commands", "", WRITTEN, "", f"{app.info.help} {app.info.epilog}", ""]
-    for info in app.registered_commands:
+    for command, info in _commands():
         assert info.callback is not None
         hints = get_type_hints(info.callback, include_extras=True)
         rows, usage = [], []
@@ -66,10 +66,10 @@ def commands_page() -> str:
                 title += f" `{metavar}`" if metavar else ""
             rows.append(f"| {_cell(title)} | {_cell(option.help or '')} |")
         lines += [
-            f"## joulewise {info.name}",
+            f"## joulewise {command}",
             "",
             "```",
-            " ".join(["joulewise", str(info.name), "[OPTIONS]", *usage]),
+            " ".join(["joulewise", command, "[OPTIONS]", *usage]),
             "```",
         ]
         lines += ["", inspect.cleandoc(info.callback.__doc__ or ""), ""]
@@ -77,6 +77,14 @@ def commands_page() -> str:
             lines += ["| argument or option | meaning |", "| --- | --- |", *rows, ""]
         lines += [str(info.epilog), ""] if info.epilog else []
     return "\n".join(lines)
+
+
+def _commands() -> Iterator[tuple[str, Any]]:
+    """Every command with its name, those of groups too."""
+    yield from ((str(info.name), info) for info in app.registered_commands)
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        yield from ((f"{group.name} {info.name}", info) for info in group.typer_instance.registered_commands)
 
 
 def plan_page() -> str:

@@ -17,6 +17,7 @@ from joulewise.cli.compare import compare
 from joulewise.cli.doctor import doctor
 from joulewise.cli.explain import explain
 from joulewise.cli.export import export
+from joulewise.cli.heads import heads
 from joulewise.cli.meter import MeterCommand, meter
 from joulewise.cli.report import report
 from joulewise.cli.run import run
@@ -57,6 +58,7 @@ app.command("report", short_help="Show what runs cost, as tables and as a page."
 app.command("explain", short_help="Tell why a decoding saves time or energy or not.")(explain)
 app.command("compare", short_help="Compare two runs, and fail if the change costs more joules.")(compare)
 app.command("export", short_help="Write runs as tables: Parquet or CSV.")(export)
+app.add_typer(heads, name="heads", short_help="Train draft heads and draft models, and check them.")
 app.command(
     "meter",
     short_help="Run a command and tell its joules.",

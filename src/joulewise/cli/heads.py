@@ -1,0 +1,296 @@
+"""``joulewise heads``: train a draft head or a small draft model for a target, and check one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from joulewise.errors import UserError
+
+if TYPE_CHECKING:
+    from joulewise.engines.transformers.loading import Loaded
+
+Kind = Literal["medusa", "eagle2", "eagle3", "draft"]
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+
+TOKENS = 2_000_000
+
+heads = typer.Typer(
+    help="Train draft heads and small draft models for a target, and check them.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Target = Annotated[
+    str, typer.Argument(metavar="TARGET", help="The model to draft for: default, a hub name, or a folder.")
+]
+Minutes = Annotated[
+    float | None,
+    typer.Option("--minutes", min=0.0, help="Stop after so many minutes; the same command goes on.", metavar="M"),
+]
+Seed = Annotated[int, typer.Option("--seed", help="Of all chance.", metavar="N")]
+Prompts = Annotated[
+    Path | None,
+    typer.Option(
+        "--prompts",
+        metavar="FILE",
+        help="Prompts: JSON Lines with a field prompt, question, text, turns or messages, or a text with one a line.",
+    ),
+]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.", metavar="NAME")]
+DTypeOption = Annotated[
+    DType, typer.Option("--dtype", help="Of the target: auto is bfloat16 on a GPU, float32 on a CPU.")
+]
+Tokens = Annotated[
+    int, typer.Option("--tokens", min=1, metavar="N", help="Answer tokens to have in the data before it is enough.")
+]
+MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", min=1, metavar="N", help="Tokens of an answer at most.")]
+
+
+@heads.command("data", short_help="Let a target write the texts to train on.")
+def data(
+    target: Target,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the data.", metavar="DIR")],
+    prompts: Prompts = None,
+    exclude: Annotated[
+        Path | None,
+        typer.Option("--exclude", metavar="FILE", help="Prompts to keep out, such as those of a benchmark."),
+    ] = None,
+    tokens: Tokens = TOKENS,
+    minutes: Minutes = None,
+    max_new_tokens: MaxNewTokens = 384,
+    batch: Annotated[
+        int | None,
+        typer.Option("--batch", min=1, metavar="N", help="Texts at once. Default: 512 on a GPU, 16 on a CPU."),
+    ] = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    dtype: DTypeOption = "auto",
+) -> None:
+    """Let a target write the texts that its heads are trained on: its own greedy answers.
+
+    It answers the prompts of --prompts, and then user turns that it makes up itself behind its chat prefix, until the
+    folder holds --tokens answer tokens. Prompts and answers that are there already are left out; one text in 25 is
+    held out. The same command goes on after a stop or a kill, which costs one batch at most.
+    """
+    started_s = time.monotonic()
+    _write(target, out, prompts, exclude, tokens, minutes, max_new_tokens, batch, seed, device, dtype, started_s)
+
+
+def _write(
+    target: str,
+    out: Path,
+    prompts: Path | None,
+    exclude: Path | None,
+    tokens: int,
+    minutes: float | None,
+    max_new_tokens: int,
+    batch: int | None,
+    seed: int,
+    device: str,
+    dtype: DType,
+    started_s: float,
+) -> bool:
+    """Write texts; whether there are enough."""
+    from joulewise.engines.native.training.files import alone_in
+    from joulewise.engines.native.training.write import Writing, read_prompts, write_texts
+
+    given = read_prompts(prompts) if prompts else []
+    taboo = read_prompts(exclude) if exclude else []
+    loaded = _load(target, dtype, device)
+    how = Writing(
+        tokens=tokens,
+        max_new_tokens=max_new_tokens,
+        batch=batch or (512 if loaded.model.device.type == "cuda" else 16),
+        seed=seed,
+        deadline_s=_deadline(started_s, minutes),
+    )
+    with alone_in(out):
+        writer = write_texts(loaded, out, how, given, prompts.name if prompts else None, taboo, _teller("data"))
+    there = f"{out} holds {writer.texts:,} texts with {writer.answer_tokens:,} answer tokens"
+    enough = writer.answer_tokens >= tokens
+    typer.echo(there + ("." if enough else f" of {tokens:,}: go on with the same command, or with more prompts."))
+    return enough
+
+
+@heads.command("train", short_help="Train a head or a draft model for a target.")
+def train(
+    target: Target,
+    kind: Annotated[Kind, typer.Option("--kind", help="What to train.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the head or draft.", metavar="DIR")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", metavar="DIR", help="What `joulewise heads data` wrote. Default: DIR/data, written first."
+        ),
+    ] = None,
+    minutes: Minutes = None,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N", help="Passes over the data.")] = 3,
+    lr: Annotated[float, typer.Option("--lr", min=0.0, metavar="RATE", help="The highest learning rate.")] = 5e-4,
+    batch_tokens: Annotated[int, typer.Option("--batch-tokens", min=16, metavar="N", help="Tokens of a step.")] = 8192,
+    draft_rows: Annotated[
+        int,
+        typer.Option("--draft-rows", min=0, metavar="N", help="EAGLE-3: its vocabulary, the most frequent; 0: all."),
+    ] = 16384,
+    own_output: Annotated[
+        bool, typer.Option("--own-output", help="EAGLE-3: train an output matrix of its own instead of the target's.")
+    ] = False,
+    unroll: Annotated[
+        int | None,
+        typer.Option("--unroll", min=1, metavar="N", help="EAGLE: steps on its own output. Default: 7; EAGLE-2: 1."),
+    ] = None,
+    feature_weight: Annotated[
+        float,
+        typer.Option("--feature-weight", min=0.0, metavar="W", help="EAGLE-2: of the feature regression."),
+    ] = 10.0,
+    medusa_heads: Annotated[int, typer.Option("--medusa-heads", min=1, metavar="N", help="Medusa: how many.")] = 4,
+    draft_layers: Annotated[int, typer.Option("--draft-layers", min=1, metavar="N", help="Draft: its layers.")] = 2,
+    tokens: Tokens = TOKENS,
+    seed: Seed = 0,
+    device: Device = "auto",
+    dtype: DTypeOption = "auto",
+) -> None:
+    """Distil a Medusa, EAGLE-2 or EAGLE-3 head or a small draft model from text that the target itself wrote.
+
+    The head is published at the end and whenever --minutes are over, as config.json and model.safetensors, with
+    recipe.json beside them; a draft is an ordinary folder of Transformers. The same command goes on with a training
+    that was stopped or killed, from the folder training in it, which nobody needs once it is finished.
+    """
+    started_s = time.monotonic()
+    from joulewise.engines.native.training.data import is_there, open_texts
+    from joulewise.engines.native.training.files import alone_in
+    from joulewise.engines.native.training.students import Recipe
+    from joulewise.engines.native.training.train import train as train_head
+
+    if lr <= 0:
+        raise UserError("--lr must be above 0.")
+    recipe = Recipe(
+        kind=kind,
+        epochs=epochs,
+        lr=lr,
+        batch_tokens=batch_tokens,
+        seed=seed,
+        medusa_heads=medusa_heads,
+        draft_layers=draft_layers,
+        draft_rows=draft_rows,
+        own_output=own_output,
+        steps=unroll,
+        feature_weight=feature_weight,
+    )
+    texts_folder = data or out / "data"
+    if data is not None and not is_there(data):
+        raise UserError(f"{data} holds no texts: write some with `joulewise heads data {target} --out {data}`.")
+    enough = data is not None or (is_there(texts_folder) and open_texts(texts_folder).answer_tokens >= tokens)
+    if not enough and not _write(
+        target, texts_folder, None, None, tokens, minutes, 384, None, seed, device, dtype, started_s
+    ):
+        return
+    loaded = _load(target, dtype, device)
+    texts = open_texts(texts_folder, loaded)
+    with alone_in(out):
+        trained = train_head(recipe, loaded, texts, out, _deadline(started_s, minutes), say=_teller("train"))
+    held_out = trained.report["held_out"]
+    typer.echo(f"{out}: {trained.report['what']}, {trained.report['parameters_trained']:,} parameters trained.")
+    if held_out:
+        shares = " ".join(f"{100 * share:.0f}" for share in held_out["agreement"])
+        typer.echo(f"Held-out texts: loss {held_out['loss']:.3f}; its best token is the target's in {shares} %.")
+    if not trained.finished:
+        typer.echo(f"Stopped at step {trained.step} of {trained.steps}; the same command goes on.")
+    typer.echo(f"Check it: joulewise heads check {out} {target} --data {texts_folder}")
+
+
+@heads.command("check", short_help="Tell the acceptance of a head or draft on prompts.")
+def check(
+    head: Annotated[str, typer.Argument(metavar="HEAD", help="A head or draft model: a folder, file or hub name.")],
+    target: Target,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", help="Take the held-out prompts of this data.")
+    ] = None,
+    prompts: Prompts = None,
+    kind: Annotated[Kind | None, typer.Option("--kind", help="What it is. Default: told by its files.")] = None,
+    questions: Annotated[int, typer.Option("--questions", min=1, metavar="N", help="Prompts at most.")] = 40,
+    max_new_tokens: MaxNewTokens = 256,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write all figures there too.")
+    ] = None,
+    device: Device = "auto",
+    dtype: DTypeOption = "auto",
+) -> None:
+    """Tell how many tokens a round keeps with a head or draft, through the engine `native`, greedily.
+
+    Mean acceptance length counts the target's own token; the first token of an output, which the prefill gives, belongs
+    to no round. Repetition flatters every draft, so outputs with less than 10 % repeated 8-grams are told apart, and
+    prompt lookup stands beside.
+
+    Exit codes: 0; 1 where no more than 1.3 tokens a round are kept; 2 wrong input.
+    """
+    from joulewise.engines.native.training.check import as_json, gate, kind_of
+    from joulewise.engines.native.training.check import check as check_head
+    from joulewise.engines.native.training.data import open_texts
+    from joulewise.engines.native.training.files import write_json
+    from joulewise.engines.native.training.write import read_prompts
+    from joulewise.engines.transformers.prompts import encode
+
+    if (data is None) == (prompts is None):
+        raise UserError("Name prompts to check on: either --data, for its held-out ones, or --prompts.")
+    given = read_prompts(prompts)[:questions] if prompts else []
+    its_kind = kind or kind_of(head)
+    loaded = _load(target, dtype, device)
+    if data is not None:
+        texts = open_texts(data, loaded)
+        chosen = [texts.prompt(int(text)) for text in texts.where(held_out=True)[:questions]]
+        if not chosen:
+            raise UserError(f"{data} holds no held-out text yet: write more of it, or name --prompts.")
+    else:
+        chosen = [encode(loaded, messages)[0] for messages in given]
+    room = loaded.context_length
+    if room is not None and any(len(prompt) + max_new_tokens > room for prompt in chosen):
+        raise UserError(f"A prompt and {max_new_tokens} new tokens exceed the {room} positions of {target}.")
+    checked = check_head(head, its_kind, loaded, chosen, max_new_tokens, _teller("check"))
+    typer.echo(_table(checked))
+    fault = gate(checked)
+    if json_file is not None:
+        about = {"head": head, "kind": its_kind, "target": target, "prompts": (data or prompts or Path()).name}
+        write_json(json_file, as_json(checked, **about, max_new_tokens=max_new_tokens, fault=fault))
+    if fault:
+        typer.echo(f"Below the gate: {fault}.", err=True)
+        raise typer.Exit(1)
+
+
+def _table(checked: Any) -> str:
+    lines = [f"{'tokens a round':<22}{'all outputs':>14}{'unrepetitive':>14}   accepted at position 1, 2, ... (all), %"]
+    for one in checked:
+        lengths = [
+            f"{fared.length:.2f} ({fared.outputs})" if fared.length is not None else f"- ({fared.outputs})"
+            for fared in (one.everything, one.unrepetitive)
+        ]
+        shares = " ".join(f"{100 * share:.0f}" for share in one.everything.per_position)
+        lines.append(f"{one.label:<22}{lengths[0]:>14}{lengths[1]:>14}   {shares}")
+    return "\n".join(lines)
+
+
+def _load(target: str, dtype: DType, device: str) -> Loaded:
+    from importlib.util import find_spec
+
+    from joulewise.errors import EnvironmentFault
+
+    if find_spec("torch") is None or find_spec("transformers") is None:
+        raise EnvironmentFault("Heads need torch and transformers: pip install 'joulewise[transformers]'.")
+    from joulewise.engines.transformers.loading import load
+
+    return load(target, None, dtype, device)
+
+
+def _deadline(started_s: float, minutes: float | None) -> float:
+    return float("inf") if minutes is None else started_s + 60 * minutes
+
+
+def _teller(stage: str) -> Callable[[str], None]:
+    def say(line: str) -> None:
+        typer.echo(f"[{stage}] {line}", err=True)
+
+    return say

@@ -1,0 +1,268 @@
+"""Texts that a target wrote: prompts and its own answers, in a folder that grows batch by batch.
+
+``tokens.bin`` holds all texts end to end, ``index.bin`` three numbers a text (tokens of the prompt, of the answer, and
+1 if it is held out), ``data.json`` where they come from. Tokens are written before the index, so whatever a kill
+leaves behind them is cut off when the folder is opened again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from joulewise.engines.native.training.files import read_json, write_json
+from joulewise.engines.transformers.loading import Loaded
+from joulewise.errors import EnvironmentFault, UserError
+
+HELD_OUT_OF = 25
+"""One prompt of so many is held out, told by its hash alone."""
+
+SHORTEST = 4
+"""Tokens of a text that can teach anything of a draft."""
+
+_ROW = 3
+_FILES = ("data.json", "index.bin", "tokens.bin")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Texts side by side.
+
+    Args:
+        tokens: filled up with zeros behind the end of shorter texts, shape ``(texts, W)``.
+        answer: true where the target wrote a token, shape ``(texts, W)``.
+    """
+
+    tokens: Tensor
+    answer: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """An opened folder.
+
+    Args:
+        folder: where.
+        about: of ``data.json``.
+        tokens: of all texts, end to end.
+        index: a row a text: tokens of the prompt, tokens of the answer, held out or not.
+    """
+
+    folder: Path
+    about: dict[str, Any]
+    tokens: npt.NDArray[Any]
+    index: npt.NDArray[np.int32]
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Tokens of each text."""
+        lengths: npt.NDArray[np.int64] = self.index[:, :2].sum(axis=1, dtype=np.int64)
+        return lengths
+
+    @property
+    def answer_tokens(self) -> int:
+        """That the target wrote, in all texts."""
+        return int(self.index[:, 1].sum(dtype=np.int64))
+
+    def first(self, count: int) -> Texts:
+        """The first so many texts: what a training began with, though the folder has grown since."""
+        return Texts(self.folder, self.about, self.tokens, self.index[:count])
+
+    def where(self, held_out: bool) -> npt.NDArray[np.int64]:
+        """The numbers of the texts of one split."""
+        return np.flatnonzero(self.index[:, 2] == held_out)
+
+    def prompt(self, text: int) -> Tensor:
+        """The tokens of a prompt, shape ``(P,)``."""
+        start = int(self.lengths[:text].sum())
+        return torch.from_numpy(self.tokens[start : start + int(self.index[text, 0])].astype(np.int64))
+
+    def batches(self, held_out: bool, tokens: int, longest: int) -> list[npt.NDArray[np.int64]]:
+        """Texts of similar length together.
+
+        Args:
+            held_out: of which split.
+            tokens: a batch has at most so many, what fills it up included; a single longer text is one all the same.
+            longest: tokens that a text is cut to.
+
+        Returns:
+            The numbers of each batch's texts, shortest texts first.
+        """
+        chosen = self.where(held_out)
+        chosen = chosen[self.lengths[chosen] >= SHORTEST]
+        sizes = np.minimum(self.lengths[chosen], longest)
+        order = np.argsort(sizes, kind="stable")
+        made: list[npt.NDArray[np.int64]] = []
+        first = 0
+        for last in range(1, len(order) + 1):
+            if last == len(order) or (last + 1 - first) * sizes[order[last]] > tokens:
+                made.append(chosen[order[first:last]])
+                first = last
+        return made
+
+    def batch(self, texts: npt.NDArray[np.int64], longest: int, device: torch.device) -> Batch:
+        """Read a batch.
+
+        Args:
+            texts: their numbers.
+            longest: tokens that a text is cut to.
+            device: where to.
+        """
+        ends = np.cumsum(self.lengths)
+        sizes = np.minimum(self.lengths[texts], longest)
+        tokens = np.zeros((len(texts), int(sizes.max())), dtype=np.int64)
+        answer = np.zeros(tokens.shape, dtype=np.bool_)
+        for row, (text, size) in enumerate(zip(texts, sizes, strict=True)):
+            start = ends[text] - self.lengths[text]
+            tokens[row, :size] = self.tokens[start : start + size]
+            answer[row, self.index[text, 0] : size] = True
+        return Batch(torch.from_numpy(tokens).to(device), torch.from_numpy(answer).to(device))
+
+    def frequent(self, count: int) -> Tensor:
+        """The ``count`` most frequent tokens of the training texts' answers, in the order of their ids.
+
+        Of equally frequent ones those with the smaller id; fewer than ``count`` if no more ever occur.
+        """
+        counts = np.zeros(int(self.about["vocabulary_rows"]), dtype=np.int64)
+        ends = np.cumsum(self.lengths)
+        for text in self.where(held_out=False):
+            np.add.at(counts, self.tokens[ends[text] - self.index[text, 1] : ends[text]].astype(np.int64), 1)
+        best = np.argsort(-counts, kind="stable")[:count]
+        return torch.from_numpy(np.sort(best[counts[best] > 0]))
+
+
+def is_there(folder: Path) -> bool:
+    """Whether texts were written to a folder."""
+    return all((folder / name).is_file() for name in _FILES)
+
+
+def open_texts(folder: Path, target: Loaded | None = None) -> Texts:
+    """Open a folder to read.
+
+    Args:
+        folder: that ``joulewise heads data`` wrote.
+        target: the model that must have written it; None takes any.
+
+    Raises:
+        UserError: no such folder, an empty one, or one of another model.
+    """
+    if not is_there(folder):
+        raise UserError(f"{folder} holds no texts: write some with `joulewise heads data TARGET --out {folder}`.")
+    about = read_json(folder / "data.json")
+    try:
+        dtype, rows, name = np.dtype(about["dtype"]), int(about["vocabulary_rows"]), str(about["target"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{folder / 'data.json'} lacks or misstates {error}: write the data again.") from error
+    if target is not None and about["tokenizer"] != fingerprint(target):
+        raise UserError(
+            f"The texts in {folder} were written by {name} ({rows} rows), and {target.name} has another vocabulary "
+            "or another chat template: name the data's own target, or write data with this one."
+        )
+    index = np.fromfile(folder / "index.bin", dtype=np.int32)
+    index = index[: len(index) // _ROW * _ROW].reshape(-1, _ROW)
+    held = (folder / "tokens.bin").stat().st_size // dtype.itemsize
+    index = index[: int(np.searchsorted(index[:, :2].sum(axis=1, dtype=np.int64).cumsum(), held, side="right"))]
+    total = int(index[:, :2].sum(dtype=np.int64))
+    tokens = np.memmap(folder / "tokens.bin", dtype=dtype, mode="r", shape=(total,)) if total else np.zeros(0, dtype)
+    return Texts(folder, about, tokens, index)
+
+
+def fingerprint(target: Loaded) -> str:
+    """Of what makes a target's texts its own as far as ids go: vocabulary and chat template."""
+    vocabulary = sorted(target.tokenizer.get_vocab().items())
+    content = repr((vocabulary, target.tokenizer.chat_template, target.vocabulary_rows))
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+class Writer:
+    """Adds texts to a folder and refuses those that are there already.
+
+    Args:
+        folder: made by the caller, who holds it alone.
+        target: that writes.
+        origin: what the texts are made from this time; added to the origins in ``data.json``.
+
+    Raises:
+        UserError: a folder of another model.
+    """
+
+    def __init__(self, folder: Path, target: Loaded, origin: dict[str, Any]) -> None:
+        self._folder = folder
+        if not is_there(folder):
+            dtype = "uint16" if target.vocabulary_rows <= 1 << 16 else "uint32"
+            about = {"target": target.name, "tokenizer": fingerprint(target), "notes": list(target.notes)}
+            for name in _FILES[1:]:
+                (folder / name).touch()
+            write_json(
+                folder / "data.json",
+                about | {"vocabulary_rows": target.vocabulary_rows, "dtype": dtype, "origins": [origin]},
+            )
+        texts = open_texts(folder, target)
+        if origin not in texts.about["origins"]:
+            write_json(folder / "data.json", texts.about | {"origins": [*texts.about["origins"], origin]})
+        self._dtype = np.dtype(texts.about["dtype"])
+        os.truncate(folder / "tokens.bin", len(texts.tokens) * self._dtype.itemsize)
+        os.truncate(folder / "index.bin", texts.index.nbytes)
+        self.texts, self.answer_tokens = len(texts.index), texts.answer_tokens
+        self._seen = {_digest(part) for text in _parts(texts) for part in text}
+
+    def knows(self, prompt: Sequence[int]) -> bool:
+        """Whether a text with this prompt is there."""
+        return _digest(np.asarray(prompt, self._dtype)) in self._seen
+
+    def add(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> int:
+        """Add prompts with their answers; whole once this returns.
+
+        Returns:
+            How many were new, in prompt and in answer: an answer that is there already, perhaps on the other side of
+            the split, would not be held out.
+        """
+        tokens: list[npt.NDArray[Any]] = []
+        rows: list[tuple[int, int, int]] = []
+        for prompt, answer in pairs:
+            parts = [np.asarray(part, self._dtype) for part in (prompt, answer)]
+            digests = [_digest(part) for part in parts]
+            if not len(answer) or self._seen.intersection(digests):
+                continue
+            self._seen.update(digests)
+            tokens += parts
+            rows.append((len(prompt), len(answer), int(int.from_bytes(digests[0], "big") % HELD_OUT_OF == 0)))
+        if rows:
+            self._append("tokens.bin", np.concatenate(tokens).tobytes())
+            self._append("index.bin", np.asarray(rows, np.int32).tobytes())
+            self.texts += len(rows)
+            self.answer_tokens += sum(row[1] for row in rows)
+        return len(rows)
+
+    def _append(self, name: str, content: bytes) -> None:
+        try:
+            with (self._folder / name).open("ab") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise EnvironmentFault(
+                f"{self._folder / name} cannot be written ({error.strerror or error}); make room and go on with the "
+                "same command."
+            ) from error
+
+
+def _parts(texts: Texts) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+    start = 0
+    for prompt, answer, _ in texts.index.tolist():
+        middle, end = start + prompt, start + prompt + answer
+        yield np.asarray(texts.tokens[start:middle]), np.asarray(texts.tokens[middle:end])
+        start = end
+
+
+def _digest(tokens: npt.NDArray[Any]) -> bytes:
+    return hashlib.blake2b(tokens.tobytes(), digest_size=8).digest()

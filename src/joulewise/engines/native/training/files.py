@@ -1,0 +1,72 @@
+"""Files that are whole or not there, and folders that one process alone writes to."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from joulewise.errors import EnvironmentFault, UserError
+
+
+def write_whole(file: Path, write: Callable[[Path], object]) -> None:
+    """Write a file beside its place and move it there, so that a kill leaves the old one or the new one.
+
+    Args:
+        file: its place.
+        write: writes to the path that it is given.
+    """
+    part = file.with_name(f".{file.name}.part")
+    try:
+        write(part)
+        with part.open("rb+") as written:
+            os.fsync(written.fileno())
+        part.replace(file)
+    except OSError as error:
+        raise EnvironmentFault(f"{file} cannot be written ({error.strerror or error}): make room there.") from error
+
+
+def write_json(file: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON object, whole or not at all."""
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    write_whole(file, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Read a JSON object that ``write_json`` wrote.
+
+    Raises:
+        UserError: it is not there or is none.
+    """
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} could not be read as JSON ({error}): is this the right folder?") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{file} holds no JSON object: is this the right folder?")
+    return value
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Make a folder and hold it, so that no second process writes there. A kill lets go of it.
+
+    Raises:
+        UserError: another process holds it.
+        EnvironmentFault: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise EnvironmentFault(f"{folder} cannot be made ({error.strerror or error}): name another.") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"Another process is writing to {folder}: wait for it, or name another folder.") from error
+        yield

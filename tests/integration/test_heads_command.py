@@ -1,0 +1,151 @@
+"""``joulewise heads``: data, train and check on a tiny target, from its own texts to its acceptance."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+import tiny_models
+from joulewise.cli.main import app
+from joulewise.engines.native.training import write
+from joulewise.errors import UserError
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role[0] }}.{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}a.{% endif %}"
+)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    monkeypatch.setattr(write, "TURN_TOKENS", 30)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny target, prompts, and data written from them."""
+    root = tmp_path_factory.mktemp("heads")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = tiny_models.llama(num_hidden_layers=8).eval()
+    model.lm_head.weight.data *= 3
+    tiny_models.save(root / "target", model, tiny_models.tokenizer(chat_template=TEMPLATE))
+    rows = [json.dumps({"question": f"what is {i} and {7 * i}?", "answer": "?"}) for i in range(48)]
+    (root / "prompts.jsonl").write_text("\n".join(rows))
+    result = heads(root, "data", "target", "--out", "data", "--prompts", "prompts.jsonl", "--tokens", "500", *SIZES)
+    assert result.exit_code == 0, result.output
+    assert "data holds " in result.output
+    return root
+
+
+SIZES = ("--max-new-tokens", "24", "--batch", "48")
+
+
+def heads(root: Path, *arguments: str) -> Result:
+    """The command, with names of files and folders relative to ``root``."""
+    known = ("target", "data", "prompts.jsonl", "head", "more", "new", "checked.json")
+    placed = [str(root / a) if a in known and i else a for i, a in enumerate(arguments)]
+    return CliRunner().invoke(app, ["heads", *placed])
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle2", "eagle3", "draft"])
+def test_from_texts_to_acceptance(place: Path, tmp_path: Path, kind: str) -> None:
+    out = str(tmp_path / "out")
+    train = [
+        "train",
+        "target",
+        "--kind",
+        kind,
+        "--data",
+        "data",
+        "--out",
+        out,
+        "--epochs",
+        "1",
+        "--batch-tokens",
+        "512",
+    ]
+    result = heads(place, *train, "--minutes", "0")
+    assert result.exit_code == 0, result.output
+    assert "Stopped at step 0 of" in result.output
+    result = heads(place, *train)
+    assert result.exit_code == 0, result.output
+    assert "Held-out texts: loss" in result.output
+    assert f"joulewise heads check {out}" in result.output
+    assert json.loads((tmp_path / "out" / "recipe.json").read_text())["finished"] is True
+    file = tmp_path / "checked.json"
+    check = ["check", out, "target", "--data", "data", "--questions", "1", "--max-new-tokens", "12"]
+    result = heads(place, *check, "--json", str(file))
+    figures: dict[str, Any] = json.loads(file.read_text())
+    assert figures["kind"] == kind
+    labels = [one["label"] for one in figures["decodings"]]
+    own = {
+        "draft": ["coga-5"],
+        "medusa": ["medusa"],
+        "eagle2": ["eagle2-60x5x10", "eagle2-chain-5"],
+        "eagle3": ["eagle3-60x5x10", "eagle3-chain-5"],
+    }
+    assert labels == [*own[kind], "prompt-lookup-10"]
+    first = figures["decodings"][0]["everything"]
+    assert first["outputs"] == 1
+    assert first["length"] == pytest.approx(1 + sum(first["per_position"]))
+    accepted = round(sum(first["per_position"]) * first["rounds"])
+    assert first["tokens"] in (1 + first["rounds"] + accepted, first["rounds"] + accepted)  # the end may be a draft's
+    below = first["length"] <= 1.3
+    assert result.exit_code == int(below), result.output
+    assert ("Below the gate" in result.output) == below
+
+
+def test_an_untrained_head_fails_the_gate(place: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    heads(place, "train", "target", "--kind", "draft", "--data", "data", "--out", out, "--minutes", "0")
+    result = heads(
+        place, "check", out, "target", "--prompts", "prompts.jsonl", "--questions", "2", "--max-new-tokens", "20"
+    )
+    assert result.exit_code == 1
+    assert "Below the gate: coga-5 keeps 1." in result.output
+
+
+def test_a_draft_that_is_the_target_keeps_all_it_drafts(place: Path) -> None:
+    result = heads(
+        place, "check", "first-layers:8", "target", "--prompts", "prompts.jsonl", "--questions", "2",
+        "--max-new-tokens", "19",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "coga-5                      6.00 (2)" in result.output
+    assert "100 100 100 100 100" in result.output
+
+
+def test_training_writes_its_own_data_where_none_is_named(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    train = ("train", "target", "--kind", "medusa", "--out", str(out), "--tokens", "60", "--epochs", "1")
+    stopped = heads(place, *train, "--minutes", "0")
+    assert stopped.exit_code == 0, stopped.output
+    assert "go on with the same command" in stopped.output
+    assert not (out / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (("train", "target", "--kind", "medusa", "--data", "more", "--out", "new"), "more holds no texts"),
+        (
+            ("train", "target", "--kind", "medusa", "--data", "data", "--out", "new", "--lr", "0"),
+            "--lr must be above 0",
+        ),
+        (("check", "target", "target", "--data", "data", "--prompts", "prompts.jsonl"), "either --data"),
+        (("check", "target", "target"), "either --data"),
+        (("check", "data", "target", "--data", "data"), "holds no Medusa, EAGLE-1/2 or EAGLE-3 head"),
+        (("check", "target", "target", "--data", "data", "--max-new-tokens", "90"), "exceed the 96 positions"),
+        (("data", "target", "--out", "new", "--prompts", "more"), "could not be read as text"),
+    ],
+)
+def test_wrong_input_is_told(place: Path, arguments: tuple[str, ...], fault: str) -> None:
+    result = heads(place, *arguments)
+    assert isinstance(result.exception, UserError)
+    assert fault in str(result.exception)
