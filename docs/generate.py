@@ -164,9 +164,27 @@ def meter_accuracy(file: str) -> str:
     return "\n".join(lines)
 
 
+def aa(file: str) -> str:
+    """What `benchmarks/aa.py` recorded of identical cells."""
+    head = (
+        "| what a run asks | questions | pairs | false alarms, limit 5 % / 0 % | interval of γ: holds 1 / half-width "
+    )
+    lines = [head + "| +10 % found: limit 5 % / 0 % / γ |", "| --- | ---: | ---: | --- | --- | --- |"]
+    for row in _json(file)["rows"]:
+        alarms = " / ".join(f"{share * 100:.1f} %" for share in row["false_alarms"].values())
+        found = [*row["found_by_compare"].values(), row["found_by_gamma"]]
+        lines.append(
+            f"| {row['case']} | {row['questions']} | {row['pairs']} | {alarms} | "
+            f"{row['gamma_holds_1'] * 100:.1f} % of {row['gammas']} / {row['gamma_half_width_median'] * 100:.2g} % | "
+            + " / ".join(f"{share * 100:.0f} %" for share in found)
+            + " |"
+        )
+    return "\n".join(lines)
+
+
 BLOCKS: dict[str, Callable[[str], str]] = {
     f.__name__: f
-    for f in (savings, answers, explained, sandbox, report, gate, gate_same_outputs, meter_accuracy, cross_check)
+    for f in (savings, answers, explained, sandbox, report, gate, gate_same_outputs, meter_accuracy, cross_check, aa)
 }
 
 
