@@ -43,7 +43,7 @@ Prompts = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.", metavar="NAME")]
 DTypeOption = Annotated[
-    DType, typer.Option("--dtype", help="Of the target: auto is bfloat16 on a GPU, float32 on a CPU.")
+    DType, typer.Option("--dtype", metavar="NAME", help="Of the target: auto is bfloat16 on a GPU, float32 on a CPU.")
 ]
 Tokens = Annotated[
     int, typer.Option("--tokens", min=1, metavar="N", help="Answer tokens to have in the data before it is enough.")
@@ -65,7 +65,7 @@ def data(
     max_new_tokens: MaxNewTokens = 384,
     batch: Annotated[
         int | None,
-        typer.Option("--batch", min=1, metavar="N", help="Texts at once. Default: 512 on a GPU, 16 on a CPU."),
+        typer.Option("--batch", min=1, metavar="N", help="Texts at once. Default: 1024 on a GPU, 16 on a CPU."),
     ] = None,
     seed: Seed = 0,
     device: Device = "auto",
@@ -105,7 +105,7 @@ def _write(
     how = Writing(
         tokens=tokens,
         max_new_tokens=max_new_tokens,
-        batch=batch or (512 if loaded.model.device.type == "cuda" else 16),
+        batch=batch or (1024 if loaded.model.device.type == "cuda" else 16),
         seed=seed,
         deadline_s=_deadline(started_s, minutes),
     )
@@ -120,7 +120,7 @@ def _write(
 @heads.command("train", short_help="Train a head or a draft model for a target.")
 def train(
     target: Target,
-    kind: Annotated[Kind, typer.Option("--kind", help="What to train.")],
+    kind: Annotated[Kind, typer.Option("--kind", metavar="KIND", help="What to train: medusa, eagle2, eagle3, draft.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the head or draft.", metavar="DIR")],
     data: Annotated[
         Path | None,
@@ -211,7 +211,9 @@ def check(
         Path | None, typer.Option("--data", metavar="DIR", help="Take the held-out prompts of this data.")
     ] = None,
     prompts: Prompts = None,
-    kind: Annotated[Kind | None, typer.Option("--kind", help="What it is. Default: told by its files.")] = None,
+    kind: Annotated[
+        Kind | None, typer.Option("--kind", metavar="KIND", help="What it is. Default: told by its files.")
+    ] = None,
     questions: Annotated[int, typer.Option("--questions", min=1, metavar="N", help="Prompts at most.")] = 40,
     max_new_tokens: MaxNewTokens = 256,
     json_file: Annotated[

@@ -86,12 +86,12 @@ class DecoderModel:
             windows.append(getattr(self.config, "sliding_window", None))
         return min((w for w in windows if isinstance(w, int)), default=None)
 
-    def new_cache(self, capacity: int) -> KV:
-        """An empty cache for so many tokens."""
+    def new_cache(self, capacity: int, texts: int = 1) -> KV:
+        """An empty cache for so many tokens of so many texts."""
         config = self.config
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        return KV(config.num_hidden_layers, kv_heads, head_dim, capacity, self.model.dtype, self.device)
+        return KV(config.num_hidden_layers, kv_heads, head_dim, capacity, self.model.dtype, self.device, texts)
 
     def forward(
         self, cache: KV, tokens: Tensor, start: int, mask: Tensor | None, positions: Tensor | None = None
@@ -135,16 +135,23 @@ class DecoderModel:
         taps = torch.cat([self._tapped[layer][0] for layer in self.taps], dim=-1) if self.taps else None
         return Hidden(output.last_hidden_state[0], taps)
 
-    def read(self, tokens: Tensor) -> Hidden:
-        """A forward over whole texts side by side, without a cache: what heads are trained on.
+    def read(
+        self, tokens: Tensor, cache: KV | None = None, mask: Tensor | None = None, positions: Tensor | None = None
+    ) -> Hidden:
+        """A forward over several texts side by side: what heads are trained on, and how these texts are written.
 
         Args:
-            tokens: shape ``(texts, W)``. A shorter text is filled up behind its end, where none of its tokens sees it.
+            tokens: shape ``(texts, W)``. Without a cache a shorter text is filled up behind its end, where none of its
+                tokens sees it.
+            cache: read and written at its ``slots``, the same for all texts; None: these tokens are all there is.
+            mask: true where a token sees a slot, shape ``(texts, 1, W, span)``; None: causal, with nothing before.
+            positions: shape ``(texts, W)``; None: from 0 on.
 
         Returns:
             With ``texts`` as the first dimension of everything.
         """
-        output = self.decoder(input_ids=tokens, use_cache=False)
+        kept = {"use_cache": False} if cache is None else {"use_cache": True, self._cache_name: cache}
+        output = self.decoder(input_ids=tokens, position_ids=positions, joulewise_mask=mask, **kept)
         taps = torch.cat([self._tapped[layer] for layer in self.taps], dim=-1) if self.taps else None
         return Hidden(output.last_hidden_state, taps)
 

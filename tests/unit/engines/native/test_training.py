@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -99,6 +100,24 @@ def test_the_loss_falls_and_the_acceptance_rises(folder: Path, tmp_path: Path, k
         return found
 
     assert length(60) > length(1, deadline_s=-math.inf) + 0.5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_bfloat16_the_weights_are_trained_in_float32_and_published_in_bfloat16(
+    folder: Path, tmp_path: Path, kind: Kind
+) -> None:
+    texts = open_texts(folder / "data").first(5)
+    target = load(str(folder / "model"), None, "bfloat16", "cpu")
+    with alone_in(tmp_path):
+        done = train(recipe_of(kind, epochs=25, lr=0.01), target, texts, tmp_path)
+    curve = done.report["curve"]
+    assert curve[-1]["loss"] < 0.8 * curve[0]["loss"]
+    with safe_open(tmp_path / CHECKPOINT, framework="pt") as opened:
+        assert {opened.get_tensor(name).dtype for name in opened.keys()} == {torch.float32}  # noqa: SIM118
+    assert {t.dtype for t in tensors(tmp_path).values()} <= {torch.bfloat16, torch.int64, torch.bool}
+    prompts = [texts.prompt(int(i)) for i in texts.where(held_out=False)]
+    found = check(str(tmp_path), kind, load(str(folder / "model"), None, "bfloat16", "cpu"), prompts, 12)
+    assert found[0].everything.length is not None
 
 
 class Killed(Exception):

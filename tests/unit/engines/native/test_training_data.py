@@ -13,8 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tiny_models
-from joulewise.engines.engine import Message
-from joulewise.engines.native.training import data
+from joulewise.engines.engine import Message, Sampling
+from joulewise.engines.native.accept import Chooser
+from joulewise.engines.native.model import DecoderModel
+from joulewise.engines.native.session import uncaptured
+from joulewise.engines.native.training import batch, data
 from joulewise.engines.native.training import write as write_module
 from joulewise.engines.native.training.data import Writer, open_texts
 from joulewise.engines.native.training.files import alone_in
@@ -58,11 +61,11 @@ def test_texts_come_back_as_they_were(tmp_path: Path) -> None:
     assert [texts.prompt(i).tolist() for i in range(60)] == [prompt for prompt, _ in given_]
     assert {*texts.where(True).tolist(), *texts.where(False).tolist()} == set(range(60))
     assert 0 < len(texts.where(True)) < 15
-    batch = texts.batch(np.array([3, 8]), 1000, torch.device("cpu"))
+    its = texts.batch(np.array([3, 8]), 1000, torch.device("cpu"))
     for row, number in enumerate((3, 8)):
         prompt, answer = given_[number]
-        assert batch.tokens[row, : len(prompt) + len(answer)].tolist() == prompt + answer
-        assert batch.tokens[row][batch.answer[row]].tolist() == answer
+        assert its.tokens[row, : len(prompt) + len(answer)].tolist() == prompt + answer
+        assert its.tokens[row][its.answer[row]].tolist() == answer
 
 
 def test_nothing_is_there_twice_and_no_answer_on_both_sides(tmp_path: Path) -> None:
@@ -134,11 +137,11 @@ def test_batches_hold_every_text_once_within_the_budget(sizes: list[tuple[int, i
     texts = data.Texts(Path("x"), {}, np.zeros(int(index[:, :2].sum()), np.uint16), index)
     longest = 50
     batches = texts.batches(False, tokens, longest)
-    chosen = [int(i) for batch in batches for i in batch]
+    chosen = [int(i) for its in batches for i in its]
     assert sorted(chosen) == [i for i in texts.where(False).tolist() if sum(sizes[i]) >= data.SHORTEST]
-    for batch in batches:
-        widest = max(min(sum(sizes[i]), longest) for i in batch)
-        assert len(batch) == 1 or len(batch) * widest <= tokens
+    for its in batches:
+        widest = max(min(sum(sizes[i]), longest) for i in its)
+        assert len(its) == 1 or len(its) * widest <= tokens
 
 
 def test_the_frequent_tokens_are_those_of_training_answers(tmp_path: Path) -> None:
@@ -168,8 +171,8 @@ def test_writing_goes_on_after_a_kill_as_if_there_had_been_none(
     monkeypatch.setattr(write_module, "TURN_TOKENS", 40)
     write(tmp_path / "whole", 260)
     append = Writer._append
-    for batch in (1, 3, 4):  # the fourth is of turns that the target made up
-        left = [batch]
+    for killed in (1, 3, 4):  # the fourth is of turns that the target made up
+        left = [killed]
 
         def dies(self: Writer, name: str, bytes_: bytes, left: list[int] = left) -> None:
             left[0] -= name == lost
@@ -177,13 +180,13 @@ def test_writing_goes_on_after_a_kill_as_if_there_had_been_none(
                 raise Killed
             append(self, name, bytes_)
 
-        folder = tmp_path / f"{batch}"
+        folder = tmp_path / f"{killed}"
         with monkeypatch.context() as patched:
             patched.setattr(Writer, "_append", dies)
             with pytest.raises(Killed):
                 write(folder, 260)
         had = len(open_texts(folder).index)
-        assert had <= 4 * (batch - 1)
+        assert had <= 4 * (killed - 1)
         write(folder, 260)
         assert content(folder) == content(tmp_path / "whole")
     assert open_texts(tmp_path / "whole").answer_tokens >= 260
@@ -192,19 +195,53 @@ def test_writing_goes_on_after_a_kill_as_if_there_had_been_none(
 
 
 def test_answers_are_the_targets_own_greedy_ones_in_spite_of_the_padding(tmp_path: Path) -> None:
-    target = loaded()
+    target = loaded()  # generates by itself, alone, without our attention and cache
     prompts = [(Message("user", "?" * (1 + 5 * i)),) for i in range(4)]
     with alone_in(tmp_path):
-        write_texts(target, tmp_path, Writing(1, max_new_tokens=12, batch=4), prompts, "mine")
+        write_texts(loaded(), tmp_path, Writing(1, max_new_tokens=12, batch=4), prompts, "mine")
     texts = open_texts(tmp_path)
     assert len(texts.index) > 1
     for i in range(len(texts.index)):
         prompt = texts.prompt(i)
         alone = target.model.generate(prompt[None], max_new_tokens=12, do_sample=False, eos_token_id=tiny_models.EOS)
-        batch = texts.batch(np.array([i]), 100, torch.device("cpu"))
-        answer = batch.tokens[0][batch.answer[0]]
+        its = texts.batch(np.array([i]), 100, torch.device("cpu"))
+        answer = its.tokens[0][its.answer[0]]
         assert answer.tolist() == alone[0, len(prompt) :].tolist()[: len(answer)]
         assert len(answer) > 4
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_a_captured_batch_over_several_buckets_writes_the_same(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
+    monkeypatch.setattr(batch, "BUCKET", 8)
+    monkeypatch.setattr(batch, "_MASK_AT_ONCE", 3 * 13 * 4)  # four columns of the prompts at a time
+    monkeypatch.setattr(batch, "FEW_LEFT", 0.0)
+    reference = loaded(family=family)
+    model = DecoderModel(loaded(family=family))
+    prompts = [torch.randint(4, 70, (size,), generator=torch.Generator().manual_seed(size)) for size in (3, 13, 9)]
+    greedy = Chooser.of(Sampling(), 0, model.device)
+    rows = [prompt.tolist() for prompt in prompts]
+    with torch.inference_mode():
+        plain = batch.write_batch(model, rows, 30, [], greedy)
+        captured = batch.write_batch(model, rows, 30, [], greedy, uncaptured)
+    assert plain == captured
+    for prompt, answer in zip(prompts, plain, strict=True):
+        alone = reference.model.generate(prompt[None], max_new_tokens=30, do_sample=False, eos_token_id=None)
+        assert answer == alone[0, len(prompt) :].tolist()
+
+
+def test_a_batch_ends_with_its_texts_and_cuts_the_last_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = DecoderModel(loaded())
+    rows = [[5, 6, number] for number in range(7, 16)]
+    greedy = Chooser.of(Sampling(), 0, model.device)
+    with torch.inference_mode():
+        whole = batch.write_batch(model, rows, 40, [], greedy)
+        ends = {row[2] for row in whole[:-1]} - set(whole[-1])  # all but the last text end early
+        monkeypatch.setattr(batch, "_LOOK_EVERY", 4)
+        cut = batch.write_batch(model, rows, 40, ends, greedy)
+    for row, short in zip(whole, cut, strict=True):
+        assert short == row[: len(short)]
+    assert all(row[-1] in ends and not ends.intersection(row[:-1]) for row in cut[:-1])
+    assert len(cut[-1]) < 40
 
 
 def test_prompts_that_are_kept_out_or_too_long_are_not_answered(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ A made-up turn is what the model samples behind its own chat prefix, up to the e
 2406.08464): no data set is needed, and the texts are those that the model meets.
 """
 
-# mypy: allow-subclassing-any
-
 from __future__ import annotations
 
 import hashlib
@@ -17,20 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
-from joulewise.engines.engine import Message
+from joulewise.engines.engine import Message, Sampling
+from joulewise.engines.native.accept import Chooser
+from joulewise.engines.native.model import DecoderModel
+from joulewise.engines.native.training.batch import write_batch
 from joulewise.engines.native.training.data import Writer
-from joulewise.engines.transformers.loading import Loaded, out_of_memory, quiet
+from joulewise.engines.transformers.loading import Loaded, out_of_memory
 from joulewise.engines.transformers.prompts import encode
 from joulewise.errors import UserError
 
+GREEDY = Sampling()
+
 TURN_TOKENS = 128
 """A made-up user turn that has not ended after so many tokens is dropped."""
-
-FEW_LEFT = 1 / 8
-"""Once so few answers of a batch still go on, they are cut: a small model's last ones mostly repeat themselves."""
 
 _MARK = "joulewise-user-turn"
 _BARREN = 5
@@ -114,7 +112,7 @@ def write_texts(
     The same call goes on where a stop or a kill left it. What it writes then is what it would have written at once.
 
     Args:
-        loaded: the target, as it is loaded (its attention not replaced: batches need its own masks).
+        loaded: the target; its attention is replaced for good.
         folder: held alone by the caller.
         how: how much, and until when.
         prompts: a person's.
@@ -139,6 +137,7 @@ def write_texts(
             "torch": torch.__version__,
         },
     )
+    model = DecoderModel(loaded)
     longest = (loaded.context_length or 1 << 30) - how.max_new_tokens
     taboo = {tuple(encode(loaded, messages)[0].tolist()) for messages in exclude}
     progress = _Progress(writer, how, say)
@@ -149,7 +148,7 @@ def write_texts(
     given = (encode(loaded, messages)[0].tolist() for messages in prompts)
     fresh = (prompt for prompt in given if usable(prompt))
     while not progress.over and (chosen := list(islice(fresh, how.batch))):
-        writer.add(list(zip(chosen, _answers(loaded, chosen, how.max_new_tokens), strict=True)))
+        writer.add(list(zip(chosen, _write(model, chosen, how.max_new_tokens), strict=True)))
         progress.tell()
     if progress.over:
         return writer
@@ -162,10 +161,10 @@ def write_texts(
     while not progress.over and barren < _BARREN:
         seed = _seed(how.seed, writer.texts, barren)
         made = [
-            encode(loaded, (Message("user", turn),))[0].tolist() for turn in _turns(loaded, prefix, suffix, how, seed)
+            encode(loaded, (Message("user", turn),))[0].tolist() for turn in _turns(model, prefix, suffix, how, seed)
         ]
         chosen = [list(prompt) for prompt in dict.fromkeys(map(tuple, made)) if usable(prompt)]
-        new = writer.add(list(zip(chosen, _answers(loaded, chosen, how.max_new_tokens), strict=True))) if chosen else 0
+        new = writer.add(list(zip(chosen, _write(model, chosen, how.max_new_tokens), strict=True))) if chosen else 0
         barren = 0 if new else barren + 1
         progress.tell()
     if barren == _BARREN:
@@ -208,51 +207,25 @@ def _around_a_turn(loaded: Loaded) -> tuple[str, str]:
     return prefix, suffix
 
 
-def _turns(loaded: Loaded, prefix: str, suffix: str, how: Writing, seed: int) -> Iterator[str]:
+def _turns(model: DecoderModel, prefix: str, suffix: str, how: Writing, seed: int) -> Iterator[str]:
     """User turns that the target makes up."""
-    start = loaded.tokenizer(prefix, add_special_tokens=False)["input_ids"]
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
-        made = _generate(loaded, [start] * how.batch, TURN_TOKENS, do_sample=True, temperature=1.0, top_p=0.95, top_k=0)
+    tokenizer, ends = model.loaded.tokenizer, model.loaded.eos_token_ids
+    start = tokenizer(prefix, add_special_tokens=False)["input_ids"]
     closing = suffix.strip()
-    for tokens in made:
-        ended = tokens[-1:] and tokens[-1] in loaded.eos_token_ids
-        text = loaded.tokenizer.decode(tokens, skip_special_tokens=True)
+    for tokens in _write(model, [start] * how.batch, TURN_TOKENS, Sampling(1.0, 0.95), seed):
+        text = tokenizer.decode(tokens, skip_special_tokens=True)
         before, closed, _ = text.partition(closing) if closing else (text, "", "")
-        if (ended or closed) and before.strip():
+        if (tokens[-1] in ends or closed) and before.strip():
             yield before.strip()
 
 
-def _answers(loaded: Loaded, prompts: Sequence[list[int]], limit: int) -> list[list[int]]:
-    return _generate(loaded, prompts, limit, do_sample=False)
-
-
-def _generate(loaded: Loaded, prompts: Sequence[list[int]], limit: int, **knobs: Any) -> list[list[int]]:
-    """What the target writes after each prompt, its end token included."""
-    device = loaded.model.device
-    width = max(map(len, prompts))
-    pad = loaded.special["pad_token_id"]
-    rows = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts], device=device)
-    seen = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
-    ends = list(loaded.eos_token_ids)
-    config = GenerationConfig(max_new_tokens=limit, eos_token_id=ends or None, **knobs, **loaded.special)
-    stop = StoppingCriteriaList([_FewLeft(len(prompts), ends, device)])
+def _write(
+    model: DecoderModel, prompts: Sequence[list[int]], limit: int, sampling: Sampling = GREEDY, seed: int = 0
+) -> list[list[int]]:
+    loaded = model.loaded
     try:
-        with quiet(), torch.inference_mode():
-            out = loaded.model.generate(rows, attention_mask=seen, generation_config=config, stopping_criteria=stop)
+        with torch.inference_mode():
+            return write_batch(model, prompts, limit, loaded.eos_token_ids, Chooser.of(sampling, seed, model.device))
     except torch.OutOfMemoryError as error:
-        raise out_of_memory(f"{len(prompts)} texts of {loaded.name} at once (see --batch)", str(device)) from error
-    written: list[list[int]] = out[:, width:].tolist()
-    return [tokens[: next((i + 1 for i, t in enumerate(tokens) if t in ends), len(tokens))] for tokens in written]
-
-
-class _FewLeft(StoppingCriteria):
-    """Ends a batch once few of its texts still go on."""
-
-    def __init__(self, texts: int, ends: Sequence[int], device: torch.device) -> None:
-        self._done = torch.zeros(texts, dtype=torch.bool, device=device)
-        self._ends = torch.tensor(ends, dtype=torch.long, device=device)
-
-    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
-        self._done |= torch.isin(input_ids[:, -1], self._ends)
-        return (~self._done).float().mean().expand(len(self._done)) < FEW_LEFT
+        what = f"{len(prompts)} texts of {loaded.name} at once (see --batch)"
+        raise out_of_memory(what, str(model.device)) from error
