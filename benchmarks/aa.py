@@ -1,6 +1,6 @@
 """Two identical cells, measured: how often is a difference seen that is not there, and how often one that is?
 
-    python benchmarks/aa.py --json results/simulated/aa.json    # simulated: half an hour on two cores
+    python benchmarks/aa.py --json results/simulated/aa.json    # simulated: a quarter of an hour on two cores
 
 Each pair is three runs on one simulated H200, each with the real meter around every answer: BASE, the same AGAIN, and
 one whose vanilla answers are 10 % DEARER (they last so much longer). A run has two cells that are alike, vanilla and
