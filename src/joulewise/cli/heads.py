@@ -149,6 +149,12 @@ def train(
     ] = 10.0,
     medusa_heads: Annotated[int, typer.Option("--medusa-heads", min=1, metavar="N", help="Medusa: how many.")] = 4,
     draft_layers: Annotated[int, typer.Option("--draft-layers", min=1, metavar="N", help="Draft: its layers.")] = 2,
+    without_embeddings: Annotated[
+        bool,
+        typer.Option(
+            "--without-embeddings", help="Draft: publish its layers alone; the target lends embeddings and tokenizer."
+        ),
+    ] = False,
     tokens: Tokens = TOKENS,
     seed: Seed = 0,
     device: Device = "auto",
@@ -176,6 +182,7 @@ def train(
         seed=seed,
         medusa_heads=medusa_heads,
         draft_layers=draft_layers,
+        without_embeddings=without_embeddings,
         draft_rows=draft_rows,
         own_output=own_output,
         steps=unroll,

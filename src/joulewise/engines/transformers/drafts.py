@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from joulewise.engines.transformers.loading import Loaded, load, make_neutral, quiet
 from joulewise.engines.transformers.quantisation import parameters
@@ -17,6 +22,9 @@ if TYPE_CHECKING:
     from joulewise.engines.spec import Quantisation
 
 FIRST_LAYERS = "first-layers:"
+SHARES = "embeddings_of_target"
+"""Stands in the config.json of a draft that is stored without embeddings, output matrix and tokenizer."""
+
 _PROBE = "The sum of 17 and 25 is 42."
 
 
@@ -49,6 +57,8 @@ def open_draft(name: str, target: Loaded, quantisation: Quantisation = "none") -
     """
     if name.startswith(FIRST_LAYERS):
         return _first_layers(int(name.removeprefix(FIRST_LAYERS)), target)
+    if shares_embeddings(name):
+        return _layers_alone(Path(name), target)
     device = str(target.model.device)
     draft = load(name, None, str(target.model.dtype).removeprefix("torch."), device, quantisation)
     if draft.encoder_decoder != target.encoder_decoder:
@@ -66,6 +76,44 @@ def open_draft(name: str, target: Loaded, quantisation: Quantisation = "none") -
     if not same:
         note += ", another tokenizer: drafts are translated through text, and drafted tokens are counted after that"
     return Draft(draft, same, "; ".join((note, *draft.notes)))
+
+
+def shares_embeddings(name: str) -> bool:
+    """Whether a folder holds a draft's layers alone, for a target that lends it the rest."""
+    file = Path(name) / "config.json"
+    try:
+        config = json.loads(file.read_bytes()) if file.is_file() else None
+    except ValueError as error:
+        raise UserError(f"{file} could not be read as JSON ({error}): train or fetch the draft again.") from error
+    return isinstance(config, dict) and config.get(SHARES) is True
+
+
+def _layers_alone(folder: Path, target: Loaded) -> Draft:
+    """A draft whose embeddings, output matrix and tokenizer are its target's."""
+    embedding = target.model.get_input_embeddings()
+    try:
+        with quiet():
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+            lacks = model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"The draft {folder} could not be loaded: {str(error).splitlines()[0]}") from error
+    shared = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
+    own = [name for name in lacks.missing_keys if not any(model.get_parameter(name) is weight for weight in shared)]
+    if own or lacks.unexpected_keys:
+        raise UserError(f"The draft {folder} is not whole: {(own + lacks.unexpected_keys)[0]} is missing or too much.")
+    if shared[0].shape != embedding.weight.shape:
+        raise UserError(
+            f"The draft {folder} was made for a target with embeddings of the shape {tuple(shared[0].shape)}, and "
+            f"those of {target.name} have {tuple(embedding.weight.shape)}: name its own target."
+        )
+    model = model.to(target.model.device, target.model.dtype)
+    model.set_input_embeddings(embedding)
+    model.set_output_embeddings(target.model.get_output_embeddings())
+    loaded = make_neutral(str(folder), model.eval(), target.tokenizer)
+    own_parameters = sum(p.numel() for name, p in model.named_parameters() if p is not embedding.weight)
+    note = f"{folder}, {own_parameters:,} parameters beside the target's embeddings and output matrix"
+    return Draft(loaded, True, note)
 
 
 def _same_vocabulary(target: Loaded, draft: Loaded) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -23,13 +23,14 @@ from joulewise.engines.native.heads.eagle import EagleHead
 from joulewise.engines.native.heads.medusa import MedusaHead
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.training import students
-from joulewise.engines.native.training.check import check
+from joulewise.engines.native.training.check import check, kind_of
 from joulewise.engines.native.training.data import open_texts
 from joulewise.engines.native.training.files import alone_in
 from joulewise.engines.native.training.students import Kind, Recipe, Student, new_student, open_target
 from joulewise.engines.native.training.train import CHECKPOINT, Trained, learning_rate, train
 from joulewise.engines.native.training.write import Writing, write_texts
-from joulewise.engines.transformers.loading import Loaded, load
+from joulewise.engines.transformers.drafts import open_draft
+from joulewise.engines.transformers.loading import Loaded, load, make_neutral
 from joulewise.errors import UserError
 
 KINDS: tuple[Kind, ...] = ("medusa", "eagle2", "eagle3", "draft")
@@ -224,6 +225,39 @@ def test_a_published_draft_is_an_ordinary_model_with_the_targets_vocabulary(fold
     first = draft.model.layers[0].mlp.up_proj.weight
     assert not torch.equal(first, target.model.layers[0].mlp.up_proj.weight)
     assert not any(p.name.startswith(".draft.") for p in tmp_path.iterdir())
+
+
+def test_a_draft_without_embeddings_is_the_same_draft_on_its_target(folder: Path, tmp_path: Path) -> None:
+    trained(folder, tmp_path / "whole", recipe_of("draft"))
+    trained(folder, tmp_path / "layers", recipe_of("draft", without_embeddings=True))
+    assert not any("embed" in name or "lm_head" in name for name in tensors(tmp_path / "layers"))
+    assert {p.name for p in (tmp_path / "layers").iterdir() if p.is_file()} == {
+        ".lock",
+        "config.json",
+        "model.safetensors",
+        "recipe.json",
+    }
+    assert "joulewise" not in (tmp_path / "layers" / "config.json").read_text()
+    assert kind_of(str(tmp_path / "layers")) == "draft"
+    target = target_of(folder)
+    whole, layers = (open_draft(str(tmp_path / name), target) for name in ("whole", "layers"))
+    assert layers.same_tokenizer
+    assert layers.loaded.model.get_input_embeddings() is target.model.get_input_embeddings()
+    tokens = torch.arange(5, 25)[None]
+    with torch.no_grad():
+        found, expected = (draft.loaded.model(tokens).logits for draft in (layers, whole))
+        torch.testing.assert_close(found, expected, atol=0, rtol=0)
+    other = make_neutral("other", tiny_models.with_rows(tiny_models.llama(), 90), tiny_models.tokenizer())
+    with pytest.raises(UserError, match=r"embeddings of the shape \(80, 32\), and those of other have \(90, 32\)"):
+        open_draft(str(tmp_path / "layers"), other)
+    stored = tensors(tmp_path / "layers")
+    del stored["model.norm.weight"]
+    save_file(stored, tmp_path / "layers" / "model.safetensors")
+    with pytest.raises(UserError, match=r"is not whole: model.norm.weight"):
+        open_draft(str(tmp_path / "layers"), target)
+    (tmp_path / "layers" / "config.json").write_text("{")
+    with pytest.raises(UserError, match="could not be read as JSON"):
+        open_draft(str(tmp_path / "layers"), target)
 
 
 def test_a_new_draft_is_the_targets_first_layers(folder: Path) -> None:

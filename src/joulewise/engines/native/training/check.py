@@ -21,7 +21,7 @@ from joulewise.engines.native.heads.formats import open_checkpoint
 from joulewise.engines.native.loop import decode
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.training.students import Kind
-from joulewise.engines.transformers.drafts import FIRST_LAYERS, open_draft
+from joulewise.engines.transformers.drafts import FIRST_LAYERS, open_draft, shares_embeddings
 from joulewise.engines.transformers.loading import Loaded, quiet
 from joulewise.errors import UserError
 
@@ -72,7 +72,7 @@ def kind_of(name: str) -> Kind:
     Raises:
         UserError: it is neither.
     """
-    if name.startswith(FIRST_LAYERS) or (Path(name) / "tokenizer_config.json").is_file():
+    if name.startswith(FIRST_LAYERS) or shares_embeddings(name) or (Path(name) / "tokenizer_config.json").is_file():
         return "draft"
     return open_checkpoint(name).family
 

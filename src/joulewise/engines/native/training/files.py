@@ -25,6 +25,7 @@ def write_whole(file: Path, write: Callable[[Path], object]) -> None:
         write(part)
         with part.open("rb+") as written:
             os.fsync(written.fileno())
+        part.chmod(0o644)  # some writers give no one else leave to read
         part.replace(file)
     except OSError as error:
         raise EnvironmentFault(f"{file} cannot be written ({error.strerror or error}): make room there.") from error

@@ -25,6 +25,7 @@ from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.training.data import Batch, Texts
 from joulewise.engines.native.training.files import write_json, write_whole
 from joulewise.engines.native.training.losses import Outcome, draft_loss, eagle_loss, medusa_loss
+from joulewise.engines.transformers.drafts import SHARES
 from joulewise.engines.transformers.loading import Loaded, quiet
 from joulewise.errors import UserError
 
@@ -52,6 +53,7 @@ class Recipe(BaseModel):
         seed: of the new weights, the order of the batches and the noise.
         medusa_heads: of Medusa.
         draft_layers: of the draft model; they begin as the target's first ones.
+        without_embeddings: of the draft model: its layers alone are published, and its target lends it the rest.
         draft_rows: of EAGLE-3: so many of the most frequent tokens are its vocabulary; 0: all.
         own_output: of EAGLE-3: its output matrix is trained, not the target's.
         steps: of the unroll. None: 7 for EAGLE-3 and 1 for EAGLE-2, as published.
@@ -71,6 +73,7 @@ class Recipe(BaseModel):
     seed: int = 0
     medusa_heads: int = Field(4, ge=1)
     draft_layers: int = Field(2, ge=1)
+    without_embeddings: bool = False
     draft_rows: int = Field(16384, ge=0)
     own_output: bool = False
     steps: int | None = Field(None, ge=1)
@@ -123,7 +126,7 @@ def new_student(recipe: Recipe, target: DecoderModel, small: Any, texts: Texts) 
         UserError: a target whose layers are not Llama's.
     """
     if recipe.kind == "draft":
-        return _draft(target, small)
+        return _draft(recipe, target, small)
     missing = [name for name in _SHAPE if not hasattr(target.config, name)]
     if missing and recipe.kind != "medusa":
         raise UserError(
@@ -231,7 +234,11 @@ def _publish_head(
         tensors["t2d"] = torch.zeros(target.loaded.vocabulary_rows, dtype=torch.bool)
         tensors["t2d"][tensors["d2t"] + torch.arange(len(tensors["d2t"]))] = True
     write_json(folder / "config.json", config)
-    content = save(tensors, {"format": "pt"})
+    _write_tensors(folder, tensors)
+
+
+def _write_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    content = save(dict(tensors), {"format": "pt"})
     write_whole(folder / "model.safetensors", lambda part: part.write_bytes(content))
 
 
@@ -259,19 +266,30 @@ def _small_model(loaded: Loaded, count: int) -> Any:
     return model
 
 
-def _draft(target: DecoderModel, model: Any) -> Student:
+def _draft(recipe: Recipe, target: DecoderModel, model: Any) -> Student:
     inner: Any = nn.ModuleDict({"layers": model.base_model.layers, "norm": model.base_model.norm})
 
     def loss(batch: Batch, step: int) -> Outcome:
         return draft_loss(target, model.base_model, batch)
 
-    return Student(_trained(inner), loss, partial(_publish_draft, model, target))
+    return Student(_trained(inner), loss, partial(_publish_draft, model, target, recipe.without_embeddings))
 
 
-def _publish_draft(model: Any, target: DecoderModel, folder: Path) -> None:
-    """An ordinary folder of Transformers, file by file, the weights last."""
+def _publish_draft(model: Any, target: DecoderModel, lends: bool, folder: Path) -> None:
+    """An ordinary folder of Transformers, file by file, the weights last; or what the target does not lend alone."""
     from transformers import GenerationConfig
 
+    if lends:
+        config = model.config.to_dict() | {SHARES: True, "dtype": str(target.model.dtype).removeprefix("torch.")}
+        own = tuple(f"{model.base_model_prefix}.{part}." for part in ("layers", "norm"))
+        tensors = {
+            name: tensor.to(dtype=target.model.dtype, device="cpu").contiguous()
+            for name, tensor in model.state_dict().items()
+            if name.startswith(own)
+        }
+        write_json(folder / "config.json", config)
+        _write_tensors(folder, tensors)
+        return
     whole = copy.deepcopy(model).to(target.model.dtype)
     whole.config._attn_implementation = "sdpa"
     ends = list(target.loaded.eos_token_ids) or None

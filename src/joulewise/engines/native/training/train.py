@@ -91,7 +91,7 @@ def train(
     run = _Run(recipe, loaded, texts, folder, say)
     try:
         with warnings.catch_warnings():
-            # A norm's float32 weights on bfloat16 states: meant, and no slower than what is around it.
+            # A norm's float32 weights meet bfloat16 states: that is meant.
             warnings.filterwarnings("ignore", message="Mismatch dtype between input and weight")
             run.go_on(deadline_s, checkpoint_every_s, after_step)
             return run.publish()
