@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
 from joulewise.decoding import Eagle2, Eagle3, Medusa, Vanilla
 from joulewise.decoding.spec import Decoding
-from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Request
+from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Request, Sampling
 from joulewise.engines.native.accept import Chooser, Rule, match, synthetic, typical
 from joulewise.engines.native.check import reader
 from joulewise.engines.native.drafters import DRAFTERS, Parts, make_drafter
@@ -21,7 +21,7 @@ from joulewise.engines.native.heads.gate import Gate
 from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle3, random_medusa
 from joulewise.engines.native.loop import decode
 from joulewise.engines.native.model import DecoderModel
-from joulewise.engines.native.session import WIDTHS
+from joulewise.engines.native.session import WIDTHS, prepare_session
 from joulewise.engines.spec import RANDOM_HEAD, NativeSpec
 from joulewise.engines.transformers.check import explain_difference
 from joulewise.engines.transformers.info import draft_fault, draft_name, engine_info
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 RANDOM_ROWS = 32_000
 """A random EAGLE-3 head guesses among so many tokens at most, as published ones do."""
+
+MOST_PREPARED = 63
+"""Forwards over a root and so many nodes at most are captured before anything is measured."""
 
 _CONTROL_WIDTHS = (2, 4, 8, 16, 32, 64)
 
@@ -76,12 +79,13 @@ class NativeEngine:
         for decoding in decodings:
             if reason := self.refuses(decoding):
                 raise UserError(f"{reason[0].upper()}{reason[1:]}.")
+        self._drafts, self._heads = {}, {}
         loaded = load(spec.model, spec.revision, spec.dtype, spec.device, spec.quantisation)
         heads = {head for d in decodings if (head := self._head(d)) is not None}
         layers = int(loaded.model.config.get_text_config(decoder=True).num_hidden_layers)
         taps = {tap for name, kind in heads for tap in _taps(name, kind, layers)}
         self._target = target = DecoderModel(loaded, sorted(taps))
-        self._heads |= {head: _open(*head, target) for head in heads}
+        self._heads = {head: _open(*head, target) for head in heads}
         notes = {}
         for decoding in decodings:
             if (head := self._head(decoding)) is not None:
@@ -98,8 +102,30 @@ class NativeEngine:
                     )
                 self._drafts[name] = draft, DecoderModel(draft.loaded)
             notes[decoding.label] = self._drafts[name][0].note
+        self._prepare(decodings)
         others = [draft.loaded for draft, _ in self._drafts.values()]
         return engine_info(spec, loaded, others, notes, ("attention: masked, on a preallocated cache",))
+
+    def _prepare(self, decodings: Sequence[Decoding]) -> None:
+        """On a GPU, capture what will be needed."""
+        target = self._ready(Vanilla())
+        chooser = Chooser.of(Sampling(), 0, target.device)
+        nodes = [make_drafter(d, self._parts(d, chooser, ())).most_nodes for d in decodings]
+        with torch.inference_mode():
+            prepare_session(target, 1 + min(max(nodes, default=0), MOST_PREPARED))
+            for _, model in self._drafts.values():
+                prepare_session(model, 2)  # the last drafted token and the root
+
+    def _parts(self, decoding: Decoding, chooser: Chooser, ends: Collection[int]) -> Parts:
+        assert self._target is not None
+        name, head = draft_name(self._spec, decoding), self._head(decoding)
+        return Parts(
+            self._target,
+            self._drafts[name][1] if name is not None else None,
+            self._heads[head] if head is not None else None,
+            chooser,
+            ends,
+        )
 
     def generate(self, request: Request, decoding: Decoding) -> Generation:
         """Generate by the native loop; see ``Engine.generate``."""
@@ -118,14 +144,12 @@ class NativeEngine:
         by_lot = decoding.synthetic is not None
         ends = () if request.ignore_eos or by_lot else loaded.eos_token_ids
         chooser = Chooser.of(request.sampling, request.seed, target.device)
-        its_head = self._head(decoding)
-        head = self._heads[its_head] if its_head is not None else None
+        parts = self._parts(decoding, chooser, ends)
         try:
             with quiet(), torch.inference_mode():
-                drafter = make_drafter(decoding, Parts(target, draft[1] if draft else None, head, chooser, ends))
                 decoded = decode(
                     target,
-                    drafter,
+                    make_drafter(decoding, parts),
                     prompt[0].to(target.device),
                     request.max_new_tokens,
                     ends,
@@ -139,8 +163,8 @@ class NativeEngine:
             )
             raise out_of_memory(what, str(target.device)) from error
         end_s = time.monotonic()
-        if head is not None and not by_lot:
-            self._gates.setdefault(decoding.label, Gate(decoding.label, head.name)).see(decoded.rounds)
+        if parts.head is not None and not by_lot:
+            self._gates.setdefault(decoding.label, Gate(decoding.label, parts.head.name)).see(decoded.rounds)
         phases_s = dict(decoded.phases_s)
         # What the loop did not see: the prompt's tokens and the output's text.
         phases_s["host"] = phases_s.get("host", 0.0) + max(end_s - start_s - sum(phases_s.values()), 0.0)

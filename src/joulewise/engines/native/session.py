@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Protocol
+from functools import lru_cache
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from joulewise.engines.native.cache import KV
 from joulewise.engines.native.model import DecoderModel, Hidden
-from joulewise.engines.native.tree import Tree
+from joulewise.engines.native.tree import Tree, chain
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 11, 16, 21, 32, 48, 64, 96, 128, 192, 257)
 """Tokens of a captured forward; more run as they are. 6, 11 and 21 are a root with 5, 10 and 20 drafted tokens."""
@@ -24,7 +25,10 @@ WIDTHS = (1, 2, 3, 4, 5, 6, 8, 11, 16, 21, 32, 48, 64, 96, 128, 192, 257)
 BUCKET = 256
 """Slots that a captured forward reads come in multiples of this."""
 
-_WARM_UPS = 3
+ROOM = 2048
+"""A captured session has room for so many tokens at least; a longer text makes a larger one, and captures anew."""
+
+_WARM_UPS = 2
 
 
 class Session(Protocol):
@@ -40,7 +44,7 @@ class Session(Protocol):
         """Read the nodes of a tree, shape ``(W,)``, behind ``length`` tokens.
 
         Returns:
-            Hidden states and logits at the nodes, shape ``(W, rows)``. They are valid until the next call.
+            Hidden states and logits at the nodes, shape ``(W, rows)``. They are valid until anything captured runs.
         """
         ...
 
@@ -120,9 +124,19 @@ def open_session(model: DecoderModel, capacity: int) -> Session:
     if model.device.type != "cuda":
         return Eager(model, capacity)
     kept = model.session
-    if not isinstance(kept, Captured) or kept.capacity < capacity:
-        kept = model.session = Captured(model, capacity)
-    return kept
+    if isinstance(kept, Captured) and kept.capacity >= capacity:
+        return kept
+    model.session = larger = Captured(model, max(capacity, ROOM))
+    if isinstance(kept, Captured):
+        larger.prepare(kept.prepared)
+    return larger
+
+
+def prepare_session(model: DecoderModel, most: int) -> None:
+    """On a GPU, capture a model's forwards over up to ``most`` tokens now: not in a window that is measured."""
+    session = open_session(model, ROOM)
+    if isinstance(session, Captured):
+        session.prepare(most)
 
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
@@ -145,6 +159,21 @@ class Captured:
         self.cache = model.new_cache(-(-(capacity + WIDTHS[-1]) // BUCKET) * BUCKET)
         self._capture = capture or cuda_graph
         self._forwards: dict[tuple[int, int], tuple[_Forward, Callable[[], None]] | None] = {}
+        self.prepared = 0
+        """Forwards over so many tokens, and fewer, are captured at every length."""
+
+    def prepare(self, most: int) -> None:
+        """Capture the forwards over up to ``most`` tokens, at every length: before anything is measured.
+
+        The cache must hold no text yet.
+        """
+        self.prepared = max(self.prepared, min(most, WIDTHS[-1]))
+        enough = next(w for w in WIDTHS if w >= self.prepared)
+        for width in [w for w in WIDTHS if w <= enough]:
+            tree = chain(width - 1, self._model.device)
+            nodes = torch.zeros(width, dtype=torch.long, device=self._model.device)
+            for span in range(-(-width // BUCKET) * BUCKET, self.cache.capacity + 1, BUCKET):
+                self._have(width, span, nodes, 0, tree)
 
     def prefill(self, tokens: Tensor) -> Hidden:
         """Read a prompt; not captured, since every prompt has another length."""
@@ -155,12 +184,7 @@ class Captured:
         count = len(nodes)
         width = next((w for w in WIDTHS if w >= count), count)
         span = -(-(length + width) // BUCKET) * BUCKET
-        if width in WIDTHS and (width, span) not in self._forwards:
-            forward = _Forward(self._model, self.cache, width, span)
-            # Capturing runs the forward, which writes to the cache: it must be about the right tokens already.
-            forward.set(nodes, length, tree)
-            self._forwards[width, span] = self._try_to_capture(forward, width)
-        captured = self._forwards.get((width, span))
+        captured = self._have(width, span, nodes, length, tree) if width in WIDTHS else None
         if captured is None:
             hidden = self._model.forward(self.cache, nodes, length, tree.mask(length), length + tree.depths)
             return hidden, self._model.logits(hidden)
@@ -168,6 +192,17 @@ class Captured:
         forward.set(nodes, length, tree)
         replay()
         return forward.result(count)
+
+    def _have(
+        self, width: int, span: int, nodes: Tensor, length: int, tree: Tree
+    ) -> tuple[_Forward, Callable[[], None]] | None:
+        """The captured forward of a shape, captured now if it was not; None if there is no memory for it."""
+        if (width, span) not in self._forwards:
+            forward = _Forward(self._model, self.cache, width, span)
+            # Capturing runs the forward, which writes to the cache: it must be about the right tokens already.
+            forward.set(nodes, length, tree)
+            self._forwards[width, span] = self._try_to_capture(forward, width)
+        return self._forwards[width, span]
 
     def _try_to_capture(self, forward: _Forward, width: int) -> tuple[_Forward, Callable[[], None]] | None:
         try:
@@ -182,6 +217,12 @@ class Captured:
             return None
 
 
+@lru_cache(maxsize=1)
+def _pool() -> Any:
+    """The memory that all graphs share: they run one after the other."""
+    return torch.cuda.graph_pool_handle()
+
+
 def cuda_graph(run: Callable[[], None]) -> Callable[[], None]:
     """Captures a CUDA graph. See ``Capture``."""
     side = torch.cuda.Stream()
@@ -191,7 +232,7 @@ def cuda_graph(run: Callable[[], None]) -> Callable[[], None]:
             run()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=_pool()):
         run()
     replay: Callable[[], None] = graph.replay
     return replay

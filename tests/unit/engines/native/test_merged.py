@@ -21,7 +21,7 @@ def test_the_model_is_the_same(family: str) -> None:
     for length in (1, 7):
         tokens = torch.arange(3, 3 + length)[None]
         with torch.inference_mode():
-            torch.testing.assert_close(merged(tokens).logits, plain(tokens).logits, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(merged(tokens).logits, plain(tokens).logits, atol=1e-4, rtol=1e-4)
     assert merge_projections(merged) == 0  # nothing is left to merge
 
 

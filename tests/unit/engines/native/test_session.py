@@ -34,9 +34,9 @@ def compare(model: DecoderModel, prompt: torch.Tensor, rounds: list[tuple[torch.
         length = len(prompt)
         for nodes, tree in rounds:
             expected, found = plain.forward(nodes, length, tree), padded.forward(nodes, length, tree)
-            torch.testing.assert_close(found[1], expected[1], atol=1e-5, rtol=1e-5)
-            torch.testing.assert_close(found[0].last, expected[0].last, atol=1e-5, rtol=1e-5)
-            torch.testing.assert_close(found[0].taps, expected[0].taps, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(found[1], expected[1], atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(found[0].last, expected[0].last, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(found[0].taps, expected[0].taps, atol=1e-4, rtol=1e-4)
             assert len(found[1]) == len(nodes)
             length += 1  # the root stays; what the next round overwrites must not show
 
@@ -81,6 +81,32 @@ def test_each_shape_is_captured_once(model: DecoderModel) -> None:
     assert len(captured) == 2
 
 
+def test_what_is_prepared_is_captured_before_any_text(model: DecoderModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUCKET", 16)
+    monkeypatch.setattr(module, "WIDTHS", (1, 2, 4, 8))
+    captured = []
+
+    def count(run: Callable[[], None]) -> Callable[[], None]:
+        captured.append(1)
+        return uncaptured(run)
+
+    session, plain = Captured(model, 40, count), Eager(model, 64)
+    with torch.inference_mode():
+        session.prepare(3)
+        before = len(captured)
+        assert before == 3 * session.cache.capacity // 16  # widths 1, 2, 4 at every length
+        prompt = torch.arange(3, 30)
+        session.prefill(prompt)
+        plain.prefill(prompt)
+        for tokens in (1, 3, 2):
+            nodes, tree = torch.arange(3, 3 + tokens), chain(tokens - 1, CPU)
+            found = session.forward(nodes, len(prompt), tree)[1]
+            torch.testing.assert_close(found, plain.forward(nodes, len(prompt), tree)[1], atol=1e-4, rtol=1e-4)
+        assert len(captured) == before
+        session.forward(torch.arange(3, 9), len(prompt), chain(5, CPU))
+    assert len(captured) == before + 1
+
+
 def test_without_memory_for_a_capture_it_runs_uncaptured_and_says_so(model: DecoderModel) -> None:
     def full(_: Callable[[], None]) -> Callable[[], None]:
         raise torch.OutOfMemoryError("full")
@@ -92,7 +118,7 @@ def test_without_memory_for_a_capture_it_runs_uncaptured_and_says_so(model: Deco
         plain.prefill(nodes)
         with pytest.warns(RuntimeWarning, match="No memory is left to capture"):
             found = session.forward(nodes, 2, tree)[1]
-        torch.testing.assert_close(found, plain.forward(nodes, 2, tree)[1], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found, plain.forward(nodes, 2, tree)[1], atol=1e-4, rtol=1e-4)
         session.forward(nodes, 2, tree)  # not tried again
 
 
