@@ -225,7 +225,7 @@ def test_what_a_prefill_s_ends_leave_open_is_not_averaged_out() -> None:
 
 
 def test_the_chain_of_the_measured_baselines() -> None:
-    """8B with a 1B draft: five forwards of 1.98 ms and 0.604 J, one of 8.34 ms and 3.17 J; a step 7.16 ms and 2.89 J."""
+    """8B, 1B draft: five forwards of 1.98 ms and 0.604 J, one of 8.34 ms and 3.17 J; a step 7.16 ms and 2.89 J."""
     step_s, round_s = 7.16e-3, 5 * 1.98e-3 + 8.34e-3
     planted = {"step": step_s, "of_round": round_s, "step_w": 2.89 / step_s, "round_w": (5 * 0.604 + 3.17) / round_s}
     assert time_of(**planted).needed.value == pytest.approx(2.55, abs=0.005)
