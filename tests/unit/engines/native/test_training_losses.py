@@ -17,6 +17,7 @@ from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.training import losses
 from joulewise.engines.native.training.data import Batch
 from joulewise.engines.native.training.losses import (
+    Wanted,
     draft_loss,
     eagle_loss,
     medusa_loss,
@@ -97,30 +98,42 @@ def test_the_targets_reading_of_texts_side_by_side_is_its_reading_of_each(target
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 1000])
-def test_soft_cross_entropy_and_its_gradient_are_the_plain_ones(monkeypatch: pytest.MonkeyPatch, pieces: int) -> None:
-    dice = torch.Generator().manual_seed(0)
-    student, teacher = torch.randn(7, 11, generator=dice), torch.randn(7, 5, generator=dice)
-    weight, theirs = torch.randn(13, 11, generator=dice, requires_grad=True), torch.randn(13, 5, generator=dice)
-    monkeypatch.setattr(losses, "_LOGITS_AT_ONCE", 13 * pieces)
-    loss, agreement = soft_cross_entropy(lambda x: x @ weight.T, student, lambda x: x @ theirs.T, teacher)
+def test_soft_cross_entropy_and_its_gradient_are_the_plain_ones(
+    target: DecoderModel, monkeypatch: pytest.MonkeyPatch, pieces: int
+) -> None:
+    its = batch()
+    monkeypatch.setattr(losses, "_LOGITS_AT_ONCE", tiny_heads.ROWS * pieces)
+    features = target.read(its.tokens).last.detach()
+    wanted = Wanted(target, features, its.answer)
+    places = its.answer[:, 1:]
+    student = torch.randn(int(places.sum()), 11, generator=torch.Generator().manual_seed(0))
+    weight = torch.randn(tiny_heads.ROWS, 11, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    loss, agreement = soft_cross_entropy(lambda x: x @ weight.T, student, wanted, wanted.numbers(places, 0))
     (found,) = torch.autograd.grad(loss, weight)
-    logits, wanted = student @ weight.T, teacher @ theirs.T
-    plain = -(wanted.softmax(-1) * logits.log_softmax(-1)).sum(-1).mean()
+    logits, teacher = student @ weight.T, target.head(features[:, :-1][places]).detach()
+    plain = -(teacher.softmax(-1) * logits.log_softmax(-1)).sum(-1).mean()
     (expected,) = torch.autograd.grad(plain, weight)
     torch.testing.assert_close(loss, plain)
     torch.testing.assert_close(found, expected)
-    assert float(agreement) == pytest.approx(float((logits.argmax(-1) == wanted.argmax(-1)).float().mean()))
+    assert float(agreement) == pytest.approx(float((logits.argmax(-1) == teacher.argmax(-1)).float().mean()))
 
 
-def test_over_a_reduced_vocabulary_places_whose_best_token_is_outside_teach_nothing() -> None:
-    ids = torch.tensor([1, 4])
-    wanted = torch.tensor([[0.0, 3, 0, 0, 1], [9.0, 0, 0, 0, 0], [0.0, 0, 0, 0, 5]])
-    guesses = torch.tensor([[2.0, 0.0], [1.0, 1.0], [3.0, 0.0]])
-    loss, agreement = soft_cross_entropy(lambda x: x, guesses, lambda x: x, wanted, ids)
-    expected = [cross(guesses[i], wanted[i, ids]) for i in (0, 2)]
-    assert float(loss) == pytest.approx(sum(expected) / 2)
-    assert float(agreement) == pytest.approx(1 / 3)
-    empty, _ = soft_cross_entropy(lambda x: x, guesses[:0], lambda x: x, wanted[:0], ids)
+def test_over_a_reduced_vocabulary_places_whose_best_token_is_outside_teach_nothing(target: DecoderModel) -> None:
+    its = batch()
+    places = its.answer[:, 1:]
+    features = target.read(its.tokens).last.detach()
+    teacher = target.head(features[:, :-1][places]).detach()
+    best = teacher.argmax(-1)
+    ids = torch.cat((best[:3], torch.arange(5, 12))).unique()
+    inside = torch.isin(best, ids)
+    assert 0 < int(inside.sum()) < len(best)
+    wanted = Wanted(target, features, its.answer, ids)
+    guesses = torch.randn(len(best), len(ids), generator=torch.Generator().manual_seed(0))
+    loss, agreement = soft_cross_entropy(lambda x: x, guesses, wanted, wanted.numbers(places, 0))
+    expected = [cross(guesses[i], teacher[i, ids]) for i in range(len(best)) if inside[i]]
+    assert float(loss) == pytest.approx(sum(expected) / len(expected), rel=1e-5)
+    assert float(agreement) == pytest.approx(float((ids[guesses.argmax(-1)] == best).float().mean()))
+    empty, _ = soft_cross_entropy(lambda x: x, guesses[:0], wanted, torch.zeros(0, dtype=torch.long))
     assert float(empty) == 0.0
 
 

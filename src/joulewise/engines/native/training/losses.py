@@ -1,12 +1,12 @@
 """What each kind of draft is taught: the target's own distribution, at the places where it will have to guess.
 
-All of them see whole batches at once. Logits are made for a piece of the places at a time and made again on the way
-back, so that no tensor over places x vocabulary is ever kept.
+All of them see whole batches at once. The target's distribution is made once a batch; the draft's logits are made for a
+piece of the places at a time and made again on the way back, so that they are never kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,48 +42,64 @@ class Outcome:
     agreement: Tensor
 
 
-def soft_cross_entropy(
-    output: Output, states: Tensor, target: Output, features: Tensor, ids: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Mean cross-entropy of the draft's distribution to the target's, and how often their best tokens are one.
+class Wanted:
+    """What the target would say next, wherever the next token is one that it wrote. Made once a batch.
 
     Over a reduced vocabulary the target's distribution is restricted to it, and places where its best token lies
     outside teach nothing (EAGLE-3's published training).
 
     Args:
-        output, states: the draft's, states of shape ``(n, H)``.
-        target, features: the target's, in the same order.
+        target: frozen.
+        features: its hidden states after the final norm, shape ``(texts, W, H)``.
+        answer: true where it wrote a token, shape ``(texts, W)``.
         ids: which token each of the draft's rows stands for, shape ``(rows,)``; None: the target's own.
     """
+
+    def __init__(self, target: DecoderModel, features: Tensor, answer: Tensor, ids: Tensor | None = None) -> None:
+        needed = functional.pad(answer[:, 1:], (0, 1))
+        self._numbers = needed.flatten().cumsum(0).view_as(needed) - 1
+        rows = features[needed]
+        size = max(_LOGITS_AT_ONCE // target.loaded.vocabulary_rows, 1)
+        made: list[tuple[Tensor, ...]] = []
+        with torch.no_grad():
+            for piece in rows.split(size):
+                logits = target.head(piece).float()
+                best = logits.argmax(dim=-1)
+                if ids is None:
+                    counted = torch.ones_like(best, dtype=torch.float32)
+                else:
+                    counted, logits = torch.isin(best, ids).float(), logits.index_select(-1, ids)
+                made.append((logits.softmax(dim=-1).to(rows.dtype), best, counted))
+        self.probabilities, self.best, self.counted = (torch.cat(parts) for parts in zip(*made, strict=True))
+        self.ids = ids
+
+    def numbers(self, places: Tensor, shift: int) -> Tensor:
+        """The rows of this for places that look ``shift`` features on: shapes ``(texts, span)`` -> ``(n,)``."""
+        return self._numbers[:, shift : shift + places.shape[1]][places]
+
+
+def soft_cross_entropy(output: Output, states: Tensor, wanted: Wanted, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean cross-entropy of the draft's distribution to the target's, and how often their best tokens are one.
+
+    Args:
+        output, states: the draft's, states of shape ``(n, H)``.
+        wanted, numbers: the target's, and the row of it for each state, shape ``(n,)``.
+    """
+    size = max(_LOGITS_AT_ONCE // wanted.probabilities.shape[1], 1)
     parts = [
-        checkpoint(_piece, output, some, target, same, ids, use_reentrant=False, preserve_rng_state=False)
-        for some, same in zip(*_pieces(states, features, target), strict=True)
+        checkpoint(_piece, output, some, wanted, its, use_reentrant=False, preserve_rng_state=False)
+        for some, its in zip(states.split(size), numbers.split(size), strict=True)
     ]
     loss, hits, counted = (torch.stack(part).sum() for part in zip(*parts, strict=True))
     return loss / counted.clamp(min=1), hits / max(len(states), 1)
 
 
-def _pieces(states: Tensor, features: Tensor, target: Output) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    with torch.no_grad():
-        rows = target(features[:1]).shape[-1] if len(features) else 1
-    size = max(_LOGITS_AT_ONCE // rows, 1)
-    return states.split(size), features.split(size)
-
-
-def _piece(output: Output, states: Tensor, target: Output, features: Tensor, ids: Tensor | None) -> tuple[Tensor, ...]:
-    with torch.no_grad():
-        wanted = target(features)
-        best = wanted.argmax(dim=-1)
-        counted = torch.ones_like(best, dtype=torch.float32)
-        if ids is not None:
-            counted = torch.isin(best, ids).float()
-            wanted = wanted.index_select(-1, ids)
-        wanted = wanted.softmax(dim=-1)
-    logits = output(states)
-    each = functional.cross_entropy(logits, wanted, reduction="none")
+def _piece(output: Output, states: Tensor, wanted: Wanted, numbers: Tensor) -> tuple[Tensor, ...]:
+    logits, counted = output(states), wanted.counted[numbers]
+    each = functional.cross_entropy(logits, wanted.probabilities[numbers].float(), reduction="none")
     guess = logits.detach().argmax(dim=-1)
-    guess = guess if ids is None else ids[guess]
-    return (each * counted).sum(), (guess == best).sum(), counted.sum()
+    guess = guess if wanted.ids is None else wanted.ids[guess]
+    return (each * counted).sum(), (guess == wanted.best[numbers]).sum(), counted.sum()
 
 
 def draft_loss(target: DecoderModel, decoder: Any, batch: Batch) -> Outcome:
@@ -97,8 +113,8 @@ def draft_loss(target: DecoderModel, decoder: Any, batch: Batch) -> Outcome:
     places = batch.answer[:, 1:]
     hidden = _read(target, batch)
     states = decoder(input_ids=batch.tokens, use_cache=False).last_hidden_state[:, :-1]
-    output = _output_of(target)
-    loss, agreement = soft_cross_entropy(output, states[places], output, hidden.last[:, :-1][places])
+    wanted = Wanted(target, hidden.last, batch.answer)
+    loss, agreement = soft_cross_entropy(_output_of(target), states[places], wanted, wanted.numbers(places, 0))
     return Outcome(loss, agreement[None])
 
 
@@ -112,7 +128,7 @@ def medusa_loss(target: DecoderModel, head: MedusaHead, batch: Batch, decay: flo
         decay: the weight of head ``i`` is ``decay ** i``.
     """
     hidden = _read(target, batch).last
-    output = _output_of(target)
+    output, wanted = _output_of(target), Wanted(target, hidden, batch.answer)
     losses, agreements = [], []
     for i, blocks in enumerate(head.blocks, 1):
         span = hidden.shape[1] - 1 - i
@@ -120,7 +136,7 @@ def medusa_loss(target: DecoderModel, head: MedusaHead, batch: Batch, decay: flo
             break
         places = batch.answer[:, 1 : 1 + span] & batch.answer[:, 1 + i :]
         states = blocks(hidden[:, :span][places])
-        loss, agreement = soft_cross_entropy(output, states, output, hidden[:, i : i + span][places])
+        loss, agreement = soft_cross_entropy(output, states, wanted, wanted.numbers(places, i))
         losses.append(decay**i * loss)
         agreements.append(agreement)
     return Outcome(torch.stack(losses).sum(), torch.stack(agreements))
@@ -203,12 +219,14 @@ def eagle_loss(
     losses, agreements = [], []
     reduced = head.rows < target.loaded.vocabulary_rows
     ids = head.ids(torch.arange(head.rows, device=head.device)) if reduced else None
+    wanted = Wanted(target, hidden.last, batch.answer, ids)
     for step, states in enumerate(unrolled(head, batch.tokens, head.fuse(known), min(steps, width - 2))):
         span = width - 2 - step
         places = batch.answer[:, 1 : 1 + span] & batch.answer[:, 2 + step :]
-        states, features = states[:, :span][places], hidden.last[:, 1 + step : 1 + step + span][places]
-        loss, agreement = soft_cross_entropy(head.logits, states, _output_of(target), features, ids)
+        states = states[:, :span][places]
+        loss, agreement = soft_cross_entropy(head.logits, states, wanted, wanted.numbers(places, 1 + step))
         if feature_weight:
+            features = hidden.last[:, 1 + step : 1 + step + span][places]
             apart = functional.smooth_l1_loss(states.float(), features.float(), reduction="sum")
             loss = loss + feature_weight * apart / max(states.numel(), 1)
         losses.append(decay**step * loss)
