@@ -250,8 +250,7 @@ def check(
     its_kind = kind or kind_of(head)
     loaded = _load(target, dtype, device)
     if data is not None:
-        texts = open_texts(data, loaded)
-        chosen = [texts.prompt(int(text)) for text in texts.where(held_out=True)[:questions]]
+        chosen = open_texts(data, loaded).held_out_prompts(questions)
         if not chosen:
             raise UserError(f"{data} holds no held-out text yet: write more of it, or name --prompts.")
     else:

@@ -53,14 +53,19 @@ def writer(folder: Path) -> Writer:
 
 
 def test_texts_come_back_as_they_were(tmp_path: Path) -> None:
-    given_ = pairs(60)
+    given_ = pairs(150)
     writer(tmp_path).add(given_)
     texts = open_texts(tmp_path, loaded())
     assert texts.tokens.dtype == np.uint16
     assert texts.answer_tokens == sum(len(answer) for _, answer in given_)
-    assert [texts.prompt(i).tolist() for i in range(60)] == [prompt for prompt, _ in given_]
-    assert {*texts.where(True).tolist(), *texts.where(False).tolist()} == set(range(60))
-    assert 0 < len(texts.where(True)) < 15
+    assert [texts.prompt(i).tolist() for i in range(150)] == [prompt for prompt, _ in given_]
+    assert {*texts.where(True).tolist(), *texts.where(False).tolist()} == set(range(150))
+    held_out = texts.where(True)
+    assert 1 < len(held_out) < 15
+    every = [p.tolist() for p in texts.held_out_prompts(100)]
+    assert every == [given_[i][0] for i in held_out]
+    assert [p.tolist() for p in texts.held_out_prompts(2)] == [every[0], every[len(every) // 2]]
+    assert texts.first(0).held_out_prompts(2) == []
     its = texts.batch(np.array([3, 8]), 1000, torch.device("cpu"))
     for row, number in enumerate((3, 8)):
         prompt, answer = given_[number]

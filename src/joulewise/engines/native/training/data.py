@@ -86,6 +86,12 @@ class Texts:
         start = int(self.lengths[:text].sum())
         return torch.from_numpy(self.tokens[start : start + int(self.index[text, 0])].astype(np.int64))
 
+    def held_out_prompts(self, count: int) -> list[Tensor]:
+        """Prompts that nothing is trained on, at most so many, spread evenly over all there are."""
+        numbers = self.where(held_out=True)
+        places = np.linspace(0, len(numbers), min(count, len(numbers)), endpoint=False).astype(np.int64)
+        return [self.prompt(int(number)) for number in numbers[places]]
+
     def batches(self, held_out: bool, tokens: int, longest: int) -> list[npt.NDArray[np.int64]]:
         """Texts of similar length together.
 
