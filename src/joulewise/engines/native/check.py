@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from joulewise.decoding.spec import MOST_NODES
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.transformers.check import Step
 
@@ -17,7 +18,6 @@ def reader(model: DecoderModel) -> Callable[[Any, Tensor, Sequence[int], int, It
 
     def read(_: Any, prompt: Tensor, tokens: Sequence[int], index: int, steps: Iterable[Step]) -> Tensor:
         ids = prompt[0]
-        longest = 0
         start, unread = 0, ids
         cache = None
         for step in steps:
@@ -25,8 +25,7 @@ def reader(model: DecoderModel) -> Callable[[Any, Tensor, Sequence[int], int, It
             if isinstance(draft, int):
                 draft = [*tokens[start : start + draft], *repeat(tokens[0], start + draft - len(tokens))]
             if cache is None:
-                longest = len(draft)
-                cache = model.new_cache(len(ids) + index + 2 * longest + 1)
+                cache = model.new_cache(len(ids) + index + MOST_NODES)
             inputs = ids.new_tensor([*unread.tolist(), *draft])
             hidden = model.forward(cache, inputs, 0 if unread is ids else len(ids) + start - 1, None)
             if index <= start + step.accepted:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,22 +14,23 @@ from joulewise.decoding.spec import Decoding
 from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Request, Sampling
 from joulewise.engines.native.accept import Chooser, Rule, match, synthetic, typical
 from joulewise.engines.native.check import reader
+from joulewise.engines.native.draft import Draft
 from joulewise.engines.native.drafters import DRAFTERS, Parts, make_drafter
 from joulewise.engines.native.heads import Head, open_head, published_taps, taps_of
 from joulewise.engines.native.heads.formats import Family
 from joulewise.engines.native.heads.gate import Gate
 from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle3, random_medusa
-from joulewise.engines.native.loop import decode
+from joulewise.engines.native.loop import Decoded, decode
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.session import WIDTHS, prepare_session
 from joulewise.engines.spec import RANDOM_HEAD, NativeSpec
-from joulewise.engines.transformers.check import explain_difference
+from joulewise.engines.transformers.check import PLAIN, Step, explain_difference
 from joulewise.engines.transformers.info import draft_fault, draft_name, engine_info
 from joulewise.engines.transformers.quantisation import require_packages
 from joulewise.errors import ContextLengthError, UserError
 
 if TYPE_CHECKING:
-    from joulewise.engines.transformers.drafts import Draft
+    from joulewise.engines.transformers.drafts import Draft as DraftModel
     from joulewise.engines.transformers.loading import Loaded
 
 RANDOM_ROWS = 32_000
@@ -49,7 +50,7 @@ class NativeEngine:
         require_packages(spec.draft_quantisation, f"draft_quantisation: {spec.draft_quantisation}")
         self._spec = spec
         self._target: DecoderModel | None = None
-        self._drafts: dict[str, tuple[Draft, DecoderModel]] = {}
+        self._drafts: dict[str, tuple[DraftModel, DecoderModel]] = {}
         self._heads: dict[tuple[str, Family], Head] = {}
         self._gates: dict[str, Gate] = {}
 
@@ -141,21 +142,9 @@ class NativeEngine:
         require_context(loaded, draft[0] if draft else None, prompt, request.max_new_tokens)
         self._require_window(target, prompt.shape[1] + request.max_new_tokens)
         _require_one_scale(loaded, prompt.shape[1], request.max_new_tokens)
-        by_lot = decoding.synthetic is not None
-        ends = () if request.ignore_eos or by_lot else loaded.eos_token_ids
-        chooser = Chooser.of(request.sampling, request.seed, target.device)
-        parts = self._parts(decoding, chooser, ends)
         try:
-            with quiet(), torch.inference_mode():
-                decoded = decode(
-                    target,
-                    make_drafter(decoding, parts),
-                    prompt[0].to(target.device),
-                    request.max_new_tokens,
-                    ends,
-                    _rule(decoding, request.seed, target.device),
-                    chooser,
-                )
+            with quiet():
+                decoded = self._decode(request, decoding, prompt)
                 text = loaded.tokenizer.decode(decoded.tokens, skip_special_tokens=True)
         except torch.OutOfMemoryError as error:
             what = (
@@ -163,8 +152,8 @@ class NativeEngine:
             )
             raise out_of_memory(what, str(target.device)) from error
         end_s = time.monotonic()
-        if parts.head is not None and not by_lot:
-            self._gates.setdefault(decoding.label, Gate(decoding.label, parts.head.name)).see(decoded.rounds)
+        if (head := self._head(decoding)) is not None and decoding.synthetic is None:
+            self._gates.setdefault(decoding.label, Gate(decoding.label, head[0])).see(decoded.rounds)
         phases_s = dict(decoded.phases_s)
         # What the loop did not see: the prompt's tokens and the output's text.
         phases_s["host"] = phases_s.get("host", 0.0) + max(end_s - start_s - sum(phases_s.values()), 0.0)
@@ -181,6 +170,29 @@ class NativeEngine:
             phases_s=phases_s,
         )
 
+    def _decode(
+        self,
+        request: Request,
+        decoding: Decoding,
+        prompt: torch.Tensor,
+        witness: Callable[[Draft, int], None] | None = None,
+    ) -> Decoded:
+        target = self._ready(decoding)
+        free = request.ignore_eos or decoding.synthetic is not None
+        ends = () if free else target.loaded.eos_token_ids
+        chooser = Chooser.of(request.sampling, request.seed, target.device)
+        with torch.inference_mode():
+            return decode(
+                target,
+                make_drafter(decoding, self._parts(decoding, chooser, ends)),
+                prompt[0].to(target.device),
+                request.max_new_tokens,
+                ends,
+                _rule(decoding, request.seed, target.device),
+                chooser,
+                witness,
+            )
+
     def check_lossless(
         self, request: Request, decoding: Decoding, reference: Sequence[int], output: Sequence[int]
     ) -> LosslessCheck:
@@ -195,7 +207,19 @@ class NativeEngine:
             return LosslessCheck("identical")
         target = self._ready(Vanilla())
         prompt = encode(target.loaded, request.messages)
-        return explain_difference(target.loaded, prompt, reference, output, _CONTROL_WIDTHS, (), read=reader(target))
+        rounds: list[Step] = []
+        if target.loaded.quantisation == "int8":
+            # Rejected drafts move the logits too, so the control must put the same ones through.
+            drafts: list[tuple[Draft, int]] = []
+            again = self._decode(request, decoding, prompt, lambda *seen: drafts.append(seen))
+            if any(not draft.tree.chain for draft, _ in drafts):
+                note = "an int8 forward depends on all its tokens, so no chain can be the control of a tree"
+                return LosslessCheck("not_checked", note=note)
+            if again.tokens == tuple(output):
+                rounds = [PLAIN, *(Step(draft.tokens.tolist(), accepted) for draft, accepted in drafts)]
+        return explain_difference(
+            target.loaded, prompt, reference, output, _CONTROL_WIDTHS, rounds, read=reader(target)
+        )
 
     def close(self) -> None:
         """Free the device memory. Idempotent."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from joulewise.engines.engine import FinishReason, Round
 from joulewise.engines.native.accept import Chooser, Rule
-from joulewise.engines.native.draft import Drafter, Kept
+from joulewise.engines.native.draft import Draft, Drafter, Kept
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.session import open_session
 from joulewise.engines.native.tree import path
@@ -47,6 +47,7 @@ def decode(
     ends: Collection[int],
     accept: Rule,
     chooser: Chooser,
+    witness: Callable[[Draft, int], None] | None = None,
 ) -> Decoded:
     """Generate from one prompt.
 
@@ -58,6 +59,7 @@ def decode(
         ends: the tokens that end an output; none to go on to the limit.
         accept: what of a draft enters the output.
         chooser: how a token is drawn.
+        witness: told every draft and how many of its tokens were accepted.
     """
     watch = Stopwatch(model.device)
     capacity = len(prompt) + limit + drafter.most_nodes + 1
@@ -98,6 +100,8 @@ def decode(
         output += emitted[:kept]
         wasted += len(emitted) - kept
         rounds.append(Round(len(draft.tokens), min(accepted, kept)))
+        if witness is not None:
+            witness(draft, accepted)
         watch.mark("host")
 
         if len(output) < limit and output[-1] not in ends:
