@@ -30,6 +30,7 @@ GREEDY = Sampling()
 TURN_TOKENS = 128
 """A made-up user turn that has not ended after so many tokens is dropped."""
 
+_OWN_TURNS = "user turns that the target made up"
 _MARK = "joulewise-user-turn"
 _BARREN = 5
 _PROMPT_KEYS = ("prompt", "question", "messages", "turns", "text")
@@ -131,7 +132,8 @@ def write_texts(
         folder,
         loaded,
         {
-            "prompts": origin or "the target's own user turns",
+            "prompts": origin or _OWN_TURNS,
+            "then": _OWN_TURNS if origin and loaded.tokenizer.chat_template else None,
             "seed": how.seed,
             "max_new_tokens": how.max_new_tokens,
             "torch": torch.__version__,
