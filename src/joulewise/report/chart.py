@@ -175,15 +175,20 @@ def draw_labels(axes: Any, points: Sequence[Point], taken: Sequence[Box]) -> Non
     spots = [spot(axes, p.speed.value or 0.0, p.energy.value or 0.0) for p in points]
     taken = [*(Box(x - 6, y - 6, x + 6, y + 6) for x, y in spots), *taken]
     taken += [box for point in points for box in _bars(axes, point, 72 / axes.figure.dpi)]
+    names: list[Box] = []
     for point, (x, y) in zip(points, spots, strict=True):
         boxes = [
-            _label_box(point.label, x, y, side, step)
-            for step in (0.6, -0.6, 1.6, -1.6, 2.6, -2.6, 3.6, -3.6)
+            _label_box(point.label, x, y, side, step).moved_into(frame)
+            for step in (0.6, -0.6, 1.6, -1.6, 2.6, -2.6, 3.6, -3.6, 4.6, -4.6, 6.6, -6.6, 8.6, -8.6)
             for side in (1, -1)
         ]
         inside = [box for box in boxes if box.within(frame)] or boxes
-        box = min(inside, key=lambda b: sum(b.overlaps(other) for other in taken))
-        taken.append(box)
+        # Names over one another cannot be read; one over a bar can.
+        covered = [
+            (sum(box.overlaps(name) for name in names), sum(box.overlaps(other) for other in taken)) for box in inside
+        ]
+        box = inside[covered.index(min(covered))]
+        names.append(box)
         line = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.8, "shrinkB": 4}
         axes.annotate(
             point.label,
@@ -210,6 +215,11 @@ class Box:
         return (
             self.left < other.right and other.left < self.right and self.bottom < other.top and other.bottom < self.top
         )
+
+    def moved_into(self, frame: Box) -> Box:
+        """Moved sideways until it lies in the frame, as far as it fits."""
+        by = max(min(self.left, frame.right - (self.right - self.left)), frame.left) - self.left
+        return Box(self.left + by, self.bottom, self.right + by, self.top)
 
     def within(self, frame: Box) -> bool:
         return (
