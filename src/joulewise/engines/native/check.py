@@ -1,4 +1,4 @@
-"""How the target reads a text in forwards of given widths: the control of design rule 4, on the native cache."""
+"""How the target reads a text in forwards of given widths: the control of design rule 4, by the loop's own forwards."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torch import Tensor
 
 from joulewise.decoding.spec import MOST_NODES
 from joulewise.engines.native.model import DecoderModel
+from joulewise.engines.native.session import open_session
+from joulewise.engines.native.tree import chain
 from joulewise.engines.transformers.check import Step
 
 
@@ -18,20 +20,21 @@ def reader(model: DecoderModel) -> Callable[[Any, Tensor, Sequence[int], int, It
 
     def read(_: Any, prompt: Tensor, tokens: Sequence[int], index: int, steps: Iterable[Step]) -> Tensor:
         ids = prompt[0]
-        start, unread = 0, ids
-        cache = None
+        session = open_session(model, len(ids) + index + MOST_NODES + 1)
+        start = 0
         for step in steps:
             draft = step.draft
             if isinstance(draft, int):
                 draft = [*tokens[start : start + draft], *repeat(tokens[0], start + draft - len(tokens))]
-            if cache is None:
-                cache = model.new_cache(len(ids) + index + MOST_NODES)
-            inputs = ids.new_tensor([*unread.tolist(), *draft])
-            hidden = model.forward(cache, inputs, 0 if unread is ids else len(ids) + start - 1, None)
+            if start == 0:
+                hidden = session.prefill(ids.new_tensor([*ids.tolist(), *draft]))
+                logits = model.logits(hidden[len(ids) - 1 :])
+            else:
+                nodes = ids.new_tensor([tokens[start - 1], *draft])
+                logits = session.forward(nodes, len(ids) + start - 1, chain(len(draft), ids.device))[1]
             if index <= start + step.accepted:
-                return model.logits(hidden[index - start - len(draft) - 1 :][:1])[0]
+                return logits[index - start].clone()  # what was captured is valid until it runs again
             start += step.accepted + 1
-            unread = ids.new_tensor([tokens[start - 1]])
         raise ValueError(f"the steps end before output token {index}")
 
     return read
