@@ -31,7 +31,10 @@ class _Eagle(CanBeSynthetic):
     @model_validator(mode="after")
     def _has_so_many(self) -> Self:
         if self.top_k > 1 and self.nodes - 1 > (most := self.top_k + self.depth * self.top_k**2):
-            raise ValueError(f"top_k {self.top_k} and depth {self.depth} grow {most} nodes, and 'nodes' wants more")
+            raise ValueError(
+                f"top_k {self.top_k} and depth {self.depth} grow {most} nodes below the root, and 'nodes' wants "
+                f"{self.nodes} with it: set nodes to {most + 1} at most, or a larger depth"
+            )
         return self
 
     @property

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -54,12 +54,24 @@ class CanBeSynthetic(Decoding):
     @field_validator("synthetic_acceptance")
     @classmethod
     def _never_rising(cls, rates: float | tuple[float, ...] | None) -> float | tuple[float, ...] | None:
-        if isinstance(rates, tuple) and (not rates or list(rates) != sorted(rates, reverse=True)):
+        if rates == ():
+            raise ValueError("the list is empty: give a share of rounds for each drafted token, or one rate")
+        if isinstance(rates, tuple) and list(rates) != sorted(rates, reverse=True):
             raise ValueError(
                 "a token is accepted only where the one before it is: give shares of rounds that never rise, such as "
                 "[0.8, 0.6, 0.5]"
             )
         return rates
+
+    @model_validator(mode="after")
+    def _on_the_path(self) -> Self:
+        rates = self.synthetic_acceptance
+        if isinstance(rates, tuple) and len(rates) > self.path_tokens:
+            raise ValueError(
+                f"synthetic_acceptance gives {len(rates)} shares, and at most {self.path_tokens} drafted tokens can be "
+                "accepted in a round: leave the rest out, or let the draft be longer"
+            )
+        return self
 
     @property
     def path_tokens(self) -> int:

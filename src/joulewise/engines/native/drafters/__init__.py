@@ -70,7 +70,8 @@ def _medusa(decoding: Medusa, parts: Parts) -> Drafter:
 def _eagle(decoding: Eagle2 | Eagle3, parts: Parts) -> Drafter:
     from joulewise.engines.native.drafters.eagle import EagleDrafter
 
-    return EagleDrafter(parts.head, decoding.nodes, decoding.depth, decoding.top_k)
+    by_lot = decoding.synthetic is not None
+    return EagleDrafter(parts.head, decoding.nodes, decoding.depth, decoding.top_k, whole=by_lot)
 
 
 DRAFTERS: dict[type[Decoding], Callable[[Any, Parts], Drafter]] = {

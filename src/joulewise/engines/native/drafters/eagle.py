@@ -29,11 +29,13 @@ class Growth:
         top_k: children of each node, and nodes that are followed further on each level.
         levels: of the tree, so paths have at most so many tokens.
         nodes: that are kept, the root apart.
+        whole: keep the likeliest path to the last level, however unlikely it is.
     """
 
     top_k: int
     levels: int
     nodes: int
+    whole: bool = False
 
     @property
     def width(self) -> int:
@@ -53,13 +55,21 @@ class EagleDrafter:
         depth: forwards of the head in a draft, so paths have at most ``depth + 1`` tokens.
         top_k: children of each node, and nodes that are followed further on each level; 1 gives a chain.
         capture: how the head's work is captured; None: as CUDA graphs on a GPU, elsewhere not at all.
+        whole: keep a path of full height in every tree. For acceptance by lot, which must find what it accepts: the
+            trees of a head that guesses evenly are wide and flat.
 
     Raises:
         UserError: a tree over the limit, or wider than the head's vocabulary.
     """
 
     def __init__(
-        self, head: EagleHead, nodes: int = 60, depth: int = 7, top_k: int = 10, capture: Capture | None = None
+        self,
+        head: EagleHead,
+        nodes: int = 60,
+        depth: int = 7,
+        top_k: int = 10,
+        capture: Capture | None = None,
+        whole: bool = False,
     ) -> None:
         if not (2 <= nodes <= MOST_NODES and 0 <= depth < MOST_NODES and top_k >= 1):
             raise UserError(
@@ -70,7 +80,7 @@ class EagleDrafter:
             raise UserError(f"top_k {top_k} is more than the {head.rows} tokens that the head {head.name} can propose.")
         self.most_nodes = min(nodes - 1, top_k + depth * top_k**2)
         levels = min(depth + 1, self.most_nodes)  # a deeper one cannot be kept
-        self._growth = Growth(top_k, levels, self.most_nodes)
+        self._growth = Growth(top_k, levels, self.most_nodes, whole)
         self._head = head
         self._capture = capture or (cuda_graph if head.device.type == "cuda" else None)
 
@@ -136,6 +146,7 @@ def grow(head: EagleHead, cache: KV, span: int, growth: Growth, length: Tensor, 
     scores_of, tokens_of = [scores], [tokens]
     parents_of = [torch.zeros_like(each)]
     numbers = each + 1  # of the nodes that are followed; the root is 0
+    followed = [numbers]
     states, seen, made = state.expand(k, -1), itself, 1 + k
     for level in range(growth.levels - 1):
         width = (level + 1) * k
@@ -152,9 +163,15 @@ def grow(head: EagleHead, cache: KV, span: int, growth: Growth, length: Tensor, 
         origins = best // k
         scores, tokens, numbers = child_scores[best], child_tokens[best], made + best
         states, seen = states[origins], torch.cat((seen[origins], itself), dim=1)
+        followed.append(numbers)
         made += k * k
 
-    kept = _best(torch.cat(scores_of), growth.nodes).sort().values
+    score = torch.cat(scores_of)
+    if growth.whole:
+        # The best node of the last level is followed first, and ``seen`` tells its ancestors.
+        raised = torch.where(seen[0], torch.inf, 0.0)
+        score = score.scatter_add(0, torch.cat(followed) - 1, raised)
+    kept = _best(score, growth.nodes).sort().values
     ordered = torch.arange(1, len(kept) + 1, device=device)
     places = torch.zeros(made, dtype=torch.long, device=device).scatter(0, kept + 1, ordered)
     parents = torch.cat((places[:1], places[torch.cat(parents_of)[kept]]))
