@@ -314,6 +314,8 @@ def test_a_training_keeps_to_the_texts_that_it_began_with(folder: Path, tmp_path
     assert more.finished
     assert more.steps == few.steps
     assert more.report["data"]["texts"] == 20
+    with alone_in(tmp_path), pytest.raises(UserError, match=r"holds 19 texts, and the training in .* began with 20"):
+        train(recipe_of("medusa"), target_of(folder), texts.first(19), tmp_path)
 
 
 def test_nothing_to_train_on_is_told(folder: Path, tmp_path: Path) -> None:

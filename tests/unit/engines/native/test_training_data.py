@@ -105,6 +105,22 @@ def test_a_kill_at_any_byte_costs_the_batch_alone(tmp_path: Path) -> None:
         assert content(whole) == after
 
 
+def test_damaged_tokens_are_refused_and_writing_keeps_what_is_whole(tmp_path: Path) -> None:
+    writer(tmp_path).add(pairs(3))
+    tokens, index = content(tmp_path)
+    (tmp_path / "tokens.bin").write_bytes(tokens[:-3])
+    with pytest.raises(UserError) as told:
+        open_texts(tmp_path, loaded())
+    assert f"tokens.bin is damaged: it holds {len(tokens) - 3:,} bytes, and index.bin tells of {len(tokens):,}" in str(
+        told.value
+    )
+    assert f"`joulewise heads data tiny --out {tmp_path}` again" in str(told.value)
+    again = writer(tmp_path)
+    assert again.texts == len(open_texts(tmp_path).index) == 2
+    again.add(pairs(3))
+    assert content(tmp_path) == (tokens, index)
+
+
 def test_a_full_disk_is_told_and_costs_nothing_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     its = writer(tmp_path)
     its.add(pairs(2, 1))

@@ -2,7 +2,8 @@
 
 ``tokens.bin`` holds all texts end to end, ``index.bin`` three numbers a text (tokens of the prompt, of the answer, and
 1 if it is held out), ``data.json`` where they come from. Tokens are written before the index, so whatever a kill
-leaves behind them is cut off when the folder is opened again.
+leaves behind them is cut off when the folder is opened again. Fewer tokens than the index tells are damage: to read
+them is refused, and a writer keeps the texts that are whole.
 """
 
 from __future__ import annotations
@@ -159,8 +160,22 @@ def open_texts(folder: Path, target: Loaded | None = None) -> Texts:
         target: the model that must have written it; None takes any.
 
     Raises:
-        UserError: no such folder, an empty one, or one of another model.
+        UserError: no such folder, an empty or damaged one, or one of another model.
     """
+    texts = _open(folder, target)
+    file = folder / "tokens.bin"
+    expected, found = int(texts.lengths.sum()) * texts.tokens.dtype.itemsize, file.stat().st_size
+    if found < expected:
+        raise UserError(
+            f"{file} is damaged: it holds {found:,} bytes, and index.bin tells of {expected:,}; run `joulewise heads "
+            f"data {texts.about['target']} --out {folder}` again, which keeps the whole texts and adds to them, "
+            "or write the data anew in another folder."
+        )
+    return texts
+
+
+def _open(folder: Path, target: Loaded | None) -> Texts:
+    """Open a folder whose tokens may be fewer than its index tells."""
     if not is_there(folder):
         raise UserError(f"{folder} holds no texts: write some with `joulewise heads data TARGET --out {folder}`.")
     about = read_json(folder / "data.json")
@@ -175,9 +190,9 @@ def open_texts(folder: Path, target: Loaded | None = None) -> Texts:
         )
     index = np.fromfile(folder / "index.bin", dtype=np.int32)
     index = index[: len(index) // _ROW * _ROW].reshape(-1, _ROW)
+    # The index first: a writer at work may add to both.
     held = (folder / "tokens.bin").stat().st_size // dtype.itemsize
-    index = index[: int(np.searchsorted(index[:, :2].sum(axis=1, dtype=np.int64).cumsum(), held, side="right"))]
-    total = int(index[:, :2].sum(dtype=np.int64))
+    total = min(int(index[:, :2].sum(dtype=np.int64)), held)
     tokens = np.memmap(folder / "tokens.bin", dtype=dtype, mode="r", shape=(total,)) if total else np.zeros(0, dtype)
     return Texts(folder, about, tokens, index)
 
@@ -212,11 +227,13 @@ class Writer:
                 folder / "data.json",
                 about | {"vocabulary_rows": target.vocabulary_rows, "dtype": dtype, "origins": [origin]},
             )
-        texts = open_texts(folder, target)
+        texts = _open(folder, target)
+        whole = int(np.searchsorted(texts.lengths.cumsum(), len(texts.tokens), side="right"))
+        texts = texts.first(whole)
         if origin not in texts.about["origins"]:
             write_json(folder / "data.json", texts.about | {"origins": [*texts.about["origins"], origin]})
         self._dtype = np.dtype(texts.about["dtype"])
-        os.truncate(folder / "tokens.bin", len(texts.tokens) * self._dtype.itemsize)
+        os.truncate(folder / "tokens.bin", int(texts.lengths.sum()) * self._dtype.itemsize)
         os.truncate(folder / "index.bin", texts.index.nbytes)
         self.texts, self.answer_tokens = len(texts.index), texts.answer_tokens
         self._seen = {_digest(part) for text in _parts(texts) for part in text}

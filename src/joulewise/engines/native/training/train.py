@@ -114,6 +114,11 @@ class _Run:
         about, tensors = _read_checkpoint(folder / CHECKPOINT)
         if about:
             _require_same(folder, about, self._identity(texts))
+            if len(texts.index) < about["texts"]:
+                raise UserError(
+                    f"{texts.folder} holds {len(texts.index):,} texts, and the training in {folder} began with "
+                    f"{about['texts']:,}: name the data that it began with, or another --out."
+                )
             texts = texts.first(about["texts"])
         self._texts = texts
         self._batches = texts.batches(False, recipe.batch_tokens, self._longest)
