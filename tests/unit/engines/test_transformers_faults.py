@@ -142,6 +142,19 @@ def test_a_model_without_a_tokenizer(tmp_path: Path) -> None:
         load(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Take one of:\n(1) a file,\n(2) a folder.\n\nA long story.", "Take one of: (1) a file, (2) a folder"),
+        ("Nothing follows:\n", "Nothing follows"),
+        ("", "ValueError"),
+        ("word " * 100, "word " * 59 + "..."),
+    ],
+)
+def test_a_librarys_error_is_told_in_one_line(text: str, said: str) -> None:
+    assert loading.first_paragraph(ValueError(text)) == said
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", "balanced"])
 def test_a_gpu_that_is_not_there(folder: str, device: str) -> None:

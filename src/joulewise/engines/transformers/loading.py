@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import struct
+import textwrap
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -203,7 +204,7 @@ def _folder(name: str, revision: str | None) -> Path:
         )
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise UserError(
-            f"The model {name!r} is neither a folder here nor to be had from the model hub ({_first_line(error)}): "
+            f"The model {name!r} is neither a folder here nor to be had from the model hub ({first_paragraph(error)}): "
             "check the spelling and the network, fetch it with `hf download`, or name a folder."
         ) from error
 
@@ -232,9 +233,9 @@ def _explained(name: str, place: str) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         raise out_of_memory(name, place) from error
     except ImportError as error:
-        raise EnvironmentFault(f"The model {name} needs a library that is missing: {_first_line(error)}") from error
+        raise EnvironmentFault(f"The model {name} needs a library that is missing: {first_paragraph(error)}") from error
     except (OSError, ValueError, KeyError, IndexError, RuntimeError, SafetensorError, struct.error) as error:
-        raise UserError(f"The model {name} could not be loaded: {_first_line(error)}") from error
+        raise UserError(f"The model {name} could not be loaded: {first_paragraph(error)}") from error
 
 
 def out_of_memory(what: str, where: str) -> EnvironmentFault:
@@ -245,6 +246,7 @@ def out_of_memory(what: str, where: str) -> EnvironmentFault:
     )
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
+def first_paragraph(error: Exception) -> str:
+    """What an error says first, in one line, for use within a sentence; its type where it says nothing."""
+    paragraph = str(error).strip().partition("\n\n")[0].rstrip(".: \n")
+    return textwrap.shorten(paragraph, 300, placeholder=" ...") or type(error).__name__

@@ -125,10 +125,29 @@ def emptied(folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(b"")
 
 
-@pytest.mark.parametrize("damage", [pickled, zipped, cut, emptied])
-def test_a_file_that_is_not_only_tensors(tmp_path: Path, plain: DecoderModel, damage: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("damage", [cut, emptied])
+def test_a_file_that_is_damaged(tmp_path: Path, plain: DecoderModel, damage: Callable[[Path], None]) -> None:
     damage(tmp_path)
     refused(str(tmp_path), plain, "could not be read as tensors alone")
+
+
+@pytest.mark.parametrize("damage", [pickled, zipped])
+def test_a_pickle_of_more_than_tensors_is_not_opened(
+    tmp_path: Path, plain: DecoderModel, damage: Callable[[Path], None], recwarn: pytest.WarningsRecorder
+) -> None:
+    """Nor is torch's advice passed on, to open it without its safeguard."""
+    damage(tmp_path)
+    with pytest.raises(UserError, match=r"holds more than tensors.* is not opened.* safetensors") as caught:
+        open_head(str(tmp_path), plain)
+    assert "weights_only" not in str(caught.value)
+    assert not recwarn.list
+
+
+def test_an_odd_pickle_gives_no_warning(tmp_path: Path, plain: DecoderModel, recwarn: pytest.WarningsRecorder) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps({"x": 1}, protocol=4))
+    with pytest.raises(UserError):
+        open_head(str(tmp_path), plain)
+    assert not recwarn.list
 
 
 def test_a_pickle_of_something_else(tmp_path: Path, plain: DecoderModel) -> None:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import pickle
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from joulewise.engines.transformers.loading import first_paragraph
 from joulewise.errors import UserError
 
 Family = Literal["medusa", "eagle2", "eagle3"]
@@ -242,7 +244,7 @@ def _place(name: str, revision: str | None) -> Path:
         except (HfHubHTTPError, HFValidationError, OSError) as error:
             raise UserError(
                 f"The head {name!r} is neither a folder nor a file here nor to be had from the model hub "
-                f"({first_line(error)}): check the spelling and the network, or fetch it with `hf download`."
+                f"({first_paragraph(error)}): check the spelling and the network, or fetch it with `hf download`."
             ) from error
         if any(_files(found)):
             break
@@ -263,7 +265,9 @@ def _config(file: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{file} could not be read as JSON ({first_line(error)}): fetch the head again.") from error
+        raise UserError(
+            f"{file} could not be read as JSON ({first_paragraph(error)}): fetch the head again."
+        ) from error
     if not isinstance(config, dict):
         raise UserError(f"{file} holds no JSON object: fetch the head again.")
     return config
@@ -279,10 +283,16 @@ def _open(file: Path) -> dict[str, Stored]:
                 for name in opened.keys()  # noqa: SIM118  (safe_open is no mapping)
             }
         tensors = _unpickled(file)
-    except (SafetensorError, OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+    except pickle.UnpicklingError as error:
+        # Without torch's own words, which advise to run whatever the file holds.
         raise UserError(
-            f"{file} could not be read as tensors alone ({first_line(error)}): fetch the head again, or convert it to "
-            "safetensors on a machine that trusts it."
+            f"{file} is a pickle that holds more than tensors, or is damaged, and is not opened, because opening it "
+            "could run code that came with it: take the head's safetensors file, or another head."
+        ) from error
+    except (SafetensorError, OSError, EOFError, RuntimeError) as error:
+        raise UserError(
+            f"{file} could not be read as tensors alone ({first_paragraph(error)}): fetch the head again, or take "
+            "its safetensors file."
         ) from error
     if not isinstance(tensors, dict):
         raise UserError(f"{file} holds no table of tensors by name: name the file with the head's state dict.")
@@ -302,7 +312,9 @@ def _unpickled(file: Path) -> Any:
     """The pickle's tensors, mapped rather than read; files from before PyTorch 1.6 can only be read whole."""
     with file.open("rb") as opened:
         zipped = opened.read(2) == b"PK"
-    return torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
+    with warnings.catch_warnings():  # torch's doubts about old pickles are no help to a reader
+        warnings.simplefilter("ignore")
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
 
 
 def _renamed_medusa(raw: Mapping[str, Stored]) -> dict[str, Stored]:
@@ -344,9 +356,3 @@ def _in(where: Path | None) -> str:
 def _some(names: Iterable[str]) -> str:
     known = sorted(names)
     return ", ".join(known[:6]) + (f" and {len(known) - 6} more" if len(known) > 6 else "")
-
-
-def first_line(error: Exception) -> str:
-    """What an error says first, for use within a sentence."""
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__

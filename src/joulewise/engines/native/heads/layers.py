@@ -13,9 +13,10 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from joulewise.engines.native.attention import attend
 from joulewise.engines.native.cache import KV
-from joulewise.engines.native.heads.formats import Checkpoint, Weights, first_line
+from joulewise.engines.native.heads.formats import Checkpoint, Weights
 from joulewise.engines.native.heads.parts import linear, norm
 from joulewise.engines.native.heads.settings import Settings
+from joulewise.engines.transformers.loading import first_paragraph
 from joulewise.errors import UserError
 
 _ROTARY_KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "max_position_embeddings")
@@ -39,7 +40,7 @@ class Rotary:
         except (KeyError, TypeError, ValueError, StrictDataclassError) as error:
             raise UserError(
                 f"The config.json of the head {checkpoint.name} does not say how its positions are rotated "
-                f"({first_line(error)}): fetch the head again."
+                f"({first_paragraph(error)}): fetch the head again."
             ) from error
         if rotary is None:
             raise UserError(
