@@ -84,7 +84,9 @@ def shares_embeddings(name: str) -> bool:
     try:
         config = json.loads(file.read_bytes()) if file.is_file() else None
     except ValueError as error:
-        raise UserError(f"{file} could not be read as JSON ({error}): train or fetch the draft again.") from error
+        raise UserError(
+            f"{file} could not be read as JSON ({error}): train or fetch the draft or the head again."
+        ) from error
     return isinstance(config, dict) and config.get(SHARES) is True
 
 

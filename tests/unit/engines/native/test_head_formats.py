@@ -198,13 +198,31 @@ def test_a_configuration_that_does_not_do(
 
 
 @pytest.mark.parametrize(
-    "missing", ["layers.0.mlp.up_proj.weight", "layers.0.hidden_norm.weight", "norm.weight", "fc.weight"]
+    "missing",
+    [
+        "layers.0.mlp.up_proj.weight",
+        "layers.0.hidden_norm.weight",
+        "norm.weight",
+        "fc.weight",
+        "layers.0.self_attn.q_proj.weight",
+        "layers.0.self_attn.o_proj.weight",
+    ],
 )
 def test_a_missing_tensor_is_named(tmp_path: Path, tapped: DecoderModel, missing: str) -> None:
     tensors = tiny_heads.eagle3("layers.0")
     del tensors[missing]
     tiny_heads.write(tmp_path, tensors, CONFIG)
     refused(str(tmp_path), tapped, f"has no tensor {missing}")
+
+
+@pytest.mark.parametrize(
+    "missing", ["fc.weight", "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.o_proj.weight"]
+)
+def test_a_tensor_missing_from_the_older_family(tmp_path: Path, plain: DecoderModel, missing: str) -> None:
+    tensors = tiny_heads.eagle2(plain)
+    del tensors[missing]
+    tiny_heads.write(tmp_path, tensors, CONFIG)
+    refused(str(tmp_path), plain, f"has no tensor {missing}")
 
 
 def test_a_later_layer_without_a_norm(tmp_path: Path, plain: DecoderModel) -> None:

@@ -87,7 +87,7 @@ class Weights:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor that has not been taken yet."""
-        self._require(name)
+        self.require(name)
         return self._left[name].shape
 
     def count(self, pattern: str) -> int:
@@ -115,7 +115,7 @@ class Weights:
         Raises:
             UserError: there is none, or its shape is another.
         """
-        self._require(name)
+        self.require(name)
         stored = self._left.pop(name)
         if len(shape) != len(stored.shape) or any(
             want not in (None, size) for want, size in zip(shape, stored.shape, strict=True)
@@ -135,11 +135,15 @@ class Weights:
         if self._left:
             raise UserError(
                 f"The head {self.source} holds tensors that have no place in its family: {_some(self._left)}. It is a "
-                "variant that the engine `native` does not know: choose another head, or serve it with the engine "
-                "`endpoint`."
+                "variant that the engine `native` does not know: choose another head."
             )
 
-    def _require(self, name: str) -> None:
+    def require(self, name: str) -> None:
+        """Refuse a head without the tensor ``name``.
+
+        Raises:
+            UserError: naming it.
+        """
         if name not in self._left:
             raise UserError(
                 f"The head {self.source} has no tensor {name} (it has {_some(self._left) or 'none left'}): it is not "
@@ -202,7 +206,7 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
     if kind != "eagle3":
         raise UserError(
             f"The head {name} is of the kind {kind!r} (speculators_model_type in its config.json), which the engine "
-            "`native` does not run: choose an EAGLE-3 head, or serve it with the engine `endpoint`."
+            "`native` does not run: choose an EAGLE-3 head."
         )
     seen: list[str] = []
     for files in _files(place):
@@ -336,17 +340,26 @@ def _renamed_eagle(name: str) -> str:
 
 
 def _eagle_family(source: str, stored: Mapping[str, Stored]) -> Family | None:
-    query, output = (stored.get(f"layers.0.self_attn.{part}_proj.weight") for part in "qo")
+    names = tuple(f"layers.0.self_attn.{part}_proj.weight" for part in "qo")
+    # No other model has these two, so a layer beside them that lacks a tensor is a damaged head's.
+    marked = "fc.weight" in stored or "layers.0.hidden_norm.weight" in stored
+    if marked and any(name.startswith("layers.0.") for name in stored):
+        for name in names:
+            Weights(source, stored).require(name)
+    query, output = map(stored.get, names)
     if query is None or output is None:
         return None
     if "mask_hidden" in stored:
         raise UserError(
             f"The head {source} drafts in parallel (P-EAGLE: it holds the tensor mask_hidden), which the engine "
-            "`native` does not run: choose an EAGLE-3 head without it, or serve it with the engine `endpoint`."
+            "`native` does not run: choose an EAGLE-3 head without it."
         )
     if query.shape[-1] == 2 * output.shape[0]:
         return "eagle3"
-    return "eagle2" if "fc.weight" in stored and "layers.0.input_layernorm.weight" not in stored else None
+    if "layers.0.input_layernorm.weight" in stored or ("norm.weight" in stored and "fc.weight" not in stored):
+        return None  # a model's own layers
+    Weights(source, stored).require("fc.weight")
+    return "eagle2"
 
 
 def _in(where: Path | None) -> str:
