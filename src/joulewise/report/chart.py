@@ -23,7 +23,7 @@ _VARIABLES = {
     PAPER: "var(--paper)",
     **{colour: f"var(--series-{i})" for i, colour in enumerate(SERIES, 1)},
 }
-_MARKERS = "osD^vP"
+_MARKERS = "osD^vPX"  # one more than there are colours, so that no pair comes twice soon
 _SIDE = 330.0  # points: drawn at about its own size on a phone
 FONT = 11.0
 
