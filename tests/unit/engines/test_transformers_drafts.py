@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import tiny_heads
 import tiny_models
 from joulewise.decoding import CoGA, DyGA, Vanilla
 from joulewise.engines.engine import Message, Request, Sampling
@@ -118,3 +119,19 @@ def test_more_layers_than_there_are(tmp_path: Path) -> None:
     folder = tiny_models.save(tmp_path, tiny_models.build("llama"))
     with pytest.raises(UserError, match="has 3 layers"):
         engine_of(folder, "first-layers:4")
+
+
+def test_a_head_in_a_drafts_place_is_called_one(tmp_path: Path) -> None:
+    target = tiny_models.save(tmp_path / "target", tiny_models.build("llama"))
+    config = tiny_heads.CONFIG | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+    for head, tensors, kind in (
+        ("eagle", tiny_heads.eagle3(), r"a head of the family EAGLE-3.* kind: eagle3"),
+        ("medusa", tiny_heads.medusa(2), r"a head of the family Medusa.* kind: medusa"),
+    ):
+        draft = tiny_heads.write(tmp_path / head, tensors, config)
+        with pytest.raises(UserError, match=kind):
+            engine_of(target, draft)
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    with pytest.raises(UserError, match="could not be loaded"):
+        engine_of(target, str(nothing))

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from joulewise.engines.transformers.loading import Loaded, load, make_neutral, quiet
+from joulewise.engines.transformers.loading import Loaded, first_paragraph, load, make_neutral, quiet
 from joulewise.engines.transformers.quantisation import parameters
 from joulewise.errors import UserError
 
@@ -60,7 +60,11 @@ def open_draft(name: str, target: Loaded, quantisation: Quantisation = "none") -
     if shares_embeddings(name):
         return _layers_alone(Path(name), target)
     device = str(target.model.device)
-    draft = load(name, None, str(target.model.dtype).removeprefix("torch."), device, quantisation)
+    try:
+        draft = load(name, None, str(target.model.dtype).removeprefix("torch."), device, quantisation)
+    except UserError as error:
+        _refuse_head(name, error)
+        raise
     if draft.encoder_decoder != target.encoder_decoder:
         kinds = {True: "an encoder-decoder", False: "decoder-only"}
         raise UserError(
@@ -76,6 +80,23 @@ def open_draft(name: str, target: Loaded, quantisation: Quantisation = "none") -
     if not same:
         note += ", another tokenizer: drafts are translated through text, and drafted tokens are counted after that"
     return Draft(draft, same, "; ".join((note, *draft.notes)))
+
+
+def _refuse_head(name: str, fault: UserError) -> None:
+    """Say of a head that stands in a draft's place what it is, and where it belongs."""
+    # Not at the top, because the heads build on this package.
+    from joulewise.engines.native.heads.formats import TITLES, open_checkpoint
+
+    if not Path(name).exists():
+        return
+    try:
+        family = open_checkpoint(name).family
+    except UserError:
+        return  # no head either: the fault in loading it as a model is what counts
+    raise UserError(
+        f"The draft {name} is no model: it holds a head of the family {TITLES[family]}. Name it under `heads` of the "
+        f"engine `native` or as `head` of the decoding, with kind: {family}."
+    ) from fault
 
 
 def shares_embeddings(name: str) -> bool:
@@ -99,7 +120,7 @@ def _layers_alone(folder: Path, target: Loaded) -> Draft:
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
             lacks = model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"The draft {folder} could not be loaded: {str(error).splitlines()[0]}") from error
+        raise UserError(f"The draft {folder} could not be loaded: {first_paragraph(error)}") from error
     shared = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
     own = [name for name in lacks.missing_keys if not any(model.get_parameter(name) is weight for weight in shared)]
     if own or lacks.unexpected_keys:
