@@ -247,6 +247,18 @@ def test_tensors_without_a_place_are_not_left_out_silently(tmp_path: Path, tappe
     refused(str(tmp_path), tapped, "no place in its family: parallel_head.0.weight")
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float8_e5m2])
+def test_numbers_that_are_none_are_refused(
+    tmp_path: Path, tapped: DecoderModel, value: float, kind: torch.dtype
+) -> None:
+    tensors = tiny_heads.eagle3("layers.0")
+    tensors["layers.0.mlp.up_proj.weight"][2, 3] = value
+    tensors["layers.0.mlp.up_proj.weight"] = tensors["layers.0.mlp.up_proj.weight"].to(kind)
+    tiny_heads.write(tmp_path, tensors, CONFIG)
+    refused(str(tmp_path), tapped, r"The tensor layers.0.mlp.up_proj.weight .in model.safetensors. .* holds NaN")
+
+
 # A head for another target.
 
 

@@ -113,7 +113,7 @@ class Weights:
             shape: what it must have; None where any size will do.
 
         Raises:
-            UserError: there is none, or its shape is another.
+            UserError: there is none, its shape is another, or not every number in it is finite.
         """
         self.require(name)
         stored = self._left.pop(name)
@@ -124,7 +124,14 @@ class Weights:
             raise misfit(
                 self.source, f"its tensor {name}{_in(stored.where)} has the shape {stored.shape}, not ({wanted})"
             )
-        return stored.read()
+        tensor = stored.read()
+        # Through float32, because torch cannot ask every 8-bit kind.
+        if not (tensor.float() if tensor.element_size() == 1 else tensor).isfinite().all():
+            raise UserError(
+                f"The tensor {name}{_in(stored.where)} of the head {self.source} holds NaN or infinite numbers: its "
+                "training went wrong or the file is damaged. Fetch or train the head again."
+            )
+        return tensor
 
     def finish(self) -> None:
         """Refuse tensors that nothing took: a variant that would run wrongly without them.
