@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner, Result
 
 import tiny_models
 from joulewise.cli.main import app
+from joulewise.engines.native.training import train as training
 from joulewise.engines.native.training import write
+from joulewise.engines.native.training.data import Writer
 from joulewise.errors import UserError
 
 TEMPLATE = (
@@ -73,10 +79,12 @@ def test_from_texts_to_acceptance(place: Path, tmp_path: Path, kind: str) -> Non
     result = heads(place, *train, "--minutes", "0")
     assert result.exit_code == 0, result.output
     assert "Stopped at step 0 of" in result.output
+    assert "Check it" not in result.output
     result = heads(place, *train)
     assert result.exit_code == 0, result.output
     assert "Held-out texts: loss" in result.output
-    assert f"joulewise heads check {out}" in result.output
+    assert "best token agrees with the target's in " in result.output
+    assert f"joulewise heads check {out} {place / 'target'} --data {place / 'data'}\n" in result.output
     assert json.loads((tmp_path / "out" / "recipe.json").read_text())["finished"] is True
     file = tmp_path / "checked.json"
     check = ["check", out, "target", "--data", "data", "--questions", "1", "--max-new-tokens", "12"]
@@ -119,6 +127,103 @@ def test_a_draft_that_is_the_target_keeps_all_it_drafts(place: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "coga-5                      6.00 (2)" in result.output
     assert "100 100 100 100 100" in result.output
+
+
+def signal_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int, *numbers: signal.Signals) -> None:
+    """Let this process get signals after the given call of ``owner.name``."""
+    plain, calls = getattr(owner, name), [0]
+
+    def then_signalled(*args: Any) -> Any:
+        done = plain(*args)
+        calls[0] += 1
+        for number in numbers if calls[0] == call else ():
+            signal.raise_signal(number)
+        return done
+
+    monkeypatch.setattr(owner, name, then_signalled)
+
+
+STEPS = ("train", "target", "--kind", "medusa", "--data", "data", "--epochs", "3", "--batch-tokens", "256", "--out")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_training_saves_its_step_and_goes_on(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    before = signal.getsignal(number)
+    with monkeypatch.context() as patched:
+        signal_at(patched, training._Run, "_learn", 2, number)
+        stopped = heads(place, *STEPS, str(tmp_path))
+    assert stopped.exit_code == 130, stopped.output
+    steps = json.loads((tmp_path / "recipe.json").read_text())["steps"]
+    assert f"Stopped at step 2 of {steps}; the same command goes on.\n" in stopped.output
+    assert signal.getsignal(number) is before
+    again = heads(place, *STEPS, str(tmp_path))
+    assert again.exit_code == 0, again.output
+    assert f"going on from step 2 of {steps}" in again.output
+
+
+def test_a_training_that_is_stopped_twice_tells_what_is_lost(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signal_at(monkeypatch, training._Run, "_learn", 2, signal.SIGINT, signal.SIGINT)
+    stopped = heads(place, *STEPS, str(tmp_path))
+    assert stopped.exit_code == 130, stopped.output
+    assert "in the middle of a step; the steps since the last checkpoint are lost; the same command" in stopped.output
+
+
+def test_stopped_writing_keeps_its_batches(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_data = ("data", "target", "--prompts", "prompts.jsonl", "--max-new-tokens", "8", "--batch", "4")
+    arguments = (*write_data, "--tokens", "100", "--out", str(tmp_path))
+    with monkeypatch.context() as patched:
+        signal_at(patched, Writer, "add", 2, signal.SIGTERM)
+        stopped = heads(place, *arguments)
+    assert stopped.exit_code == 130, stopped.output
+    assert "holds 8 texts with" in stopped.output
+    assert "Stopped; finished batches are kept, and the same command goes on." in stopped.output
+    with monkeypatch.context() as patched:
+        signal_at(patched, write, "write_batch", 1, signal.SIGINT, signal.SIGINT)
+        stopped = heads(place, *arguments)
+    assert stopped.exit_code == 130, stopped.output
+    assert "Stopped in the middle of a batch; finished batches are kept; the same command goes on." in stopped.output
+    assert (tmp_path / "index.bin").stat().st_size == 8 * 12
+    assert heads(place, *arguments).exit_code == 0
+
+
+def test_without_held_out_texts_prompts_are_named_for_the_check(place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place / "data", tmp_path / "all")
+    index = np.fromfile(tmp_path / "all" / "index.bin", np.int32).reshape(-1, 3)
+    index[:, 2] = 0
+    index.tofile(tmp_path / "all" / "index.bin")
+    out = str(tmp_path / "out")
+    train = ("train", "target", "--kind", "medusa", "--data", str(tmp_path / "all"), "--epochs", "1", "--out", out)
+    result = heads(place, *train)
+    assert result.exit_code == 0, result.output
+    assert f"Check it: joulewise heads check {out} {place / 'target'} --prompts FILE\n" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("data", "target", "--out", ""),
+        ("data", "", "--out", "new"),
+        ("data", "target", "--out", "new", "--prompts", ""),
+        ("data", "target", "--out", "new", "--exclude", " "),
+        ("train", "target", "--kind", "medusa", "--data", "data", "--out", ""),
+        ("train", "target", "--kind", "medusa", "--data", "", "--out", "new"),
+        ("check", "", "target"),
+        ("check", "target", "target", "--data", ""),
+        ("check", "target", "target", "--data", "data", "--json", ""),
+    ],
+)
+def test_empty_names_are_refused(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = heads(place, *arguments)
+    assert isinstance(result.exception, UserError)
+    assert "is empty; give " in str(result.exception)
+    assert os.listdir(tmp_path) == []
 
 
 def test_training_writes_its_own_data_where_none_is_named(place: Path, tmp_path: Path) -> None:

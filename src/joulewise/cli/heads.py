@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from joulewise.cli.named_file import named_file
 from joulewise.errors import UserError
 
 if TYPE_CHECKING:
+    import threading
+
     from joulewise.engines.transformers.loading import Loaded
 
 Kind = Literal["medusa", "eagle2", "eagle3", "draft"]
@@ -25,8 +29,26 @@ heads = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+def _named(
+    option: str, wanted: str = "the folder's name", kind: type[str | Path] = Path
+) -> Callable[[str], str | Path]:
+    """A parser that refuses a name of no characters, which as a path would be the current folder."""
+
+    def parse(text: str) -> str | Path:
+        named_file(text, option, wanted)
+        return kind(text)
+
+    return parse
+
+
 Target = Annotated[
-    str, typer.Argument(metavar="TARGET", help="The model to draft for: default, a hub name, or a folder.")
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="The model to draft for: default, a hub name, or a folder.",
+        parser=_named("TARGET", "default, a hub name, or a folder", str),
+    ),
 ]
 Minutes = Annotated[
     float | None,
@@ -39,6 +61,7 @@ Prompts = Annotated[
         "--prompts",
         metavar="FILE",
         help="Prompts: JSON Lines with a field prompt, question, text, turns or messages, or a text with one a line.",
+        parser=_named("--prompts", "the file's name"),
     ),
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.", metavar="NAME")]
@@ -54,11 +77,18 @@ MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", min=1, metavar="N
 @heads.command("data", short_help="Let a target write the texts to train on.")
 def data(
     target: Target,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the data.", metavar="DIR")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The folder of the data.", metavar="DIR", parser=_named("--out"))
+    ],
     prompts: Prompts = None,
     exclude: Annotated[
         Path | None,
-        typer.Option("--exclude", metavar="FILE", help="Prompts to keep out, such as those of a benchmark."),
+        typer.Option(
+            "--exclude",
+            metavar="FILE",
+            help="Prompts to keep out, such as those of a benchmark.",
+            parser=_named("--exclude", "the file's name"),
+        ),
     ] = None,
     tokens: Tokens = TOKENS,
     minutes: Minutes = None,
@@ -76,6 +106,8 @@ def data(
     It answers the prompts of --prompts, and then user turns that it makes up itself behind its chat prefix, until the
     folder holds --tokens answer tokens. Prompts and answers that are there already are left out; one text in 25 is
     held out. The same command goes on after a stop or a kill, which costs one batch at most.
+
+    Ctrl-C ends it after the batch in flight (twice: at once), with exit code 130.
     """
     started_s = time.monotonic()
     _write(target, out, prompts, exclude, tokens, minutes, max_new_tokens, batch, seed, device, dtype, started_s)
@@ -109,11 +141,15 @@ def _write(
         seed=seed,
         deadline_s=_deadline(started_s, minutes),
     )
-    with alone_in(out):
-        writer = write_texts(loaded, out, how, given, prompts.name if prompts else None, taboo, _teller("data"))
+    origin, say = prompts.name if prompts else None, _teller("data")
+    with alone_in(out), _stoppable("batch", "finished batches are kept") as stop:
+        writer = write_texts(loaded, out, how, given, origin, taboo, say, stop.is_set)
     there = f"{out} holds {writer.texts:,} texts with {writer.answer_tokens:,} answer tokens"
     enough = writer.answer_tokens >= tokens
     typer.echo(there + ("." if enough else f" of {tokens:,}: go on with the same command, or with more prompts."))
+    if stop.is_set():
+        typer.echo("Stopped; finished batches are kept, and the same command goes on.", err=True)
+        raise typer.Exit(130)
     return enough
 
 
@@ -121,11 +157,17 @@ def _write(
 def train(
     target: Target,
     kind: Annotated[Kind, typer.Option("--kind", metavar="KIND", help="What to train: medusa, eagle2, eagle3, draft.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the head or draft.", metavar="DIR")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="The folder of the head or draft.", metavar="DIR", parser=_named("--out")),
+    ],
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data", metavar="DIR", help="What `joulewise heads data` wrote. Default: DIR/data, written first."
+            "--data",
+            metavar="DIR",
+            help="What `joulewise heads data` wrote. Default: DIR/data, written first.",
+            parser=_named("--data"),
         ),
     ] = None,
     minutes: Minutes = None,
@@ -165,11 +207,15 @@ def train(
     The head is published at the end and whenever --minutes are over, as config.json and model.safetensors, with
     recipe.json beside them; a draft is an ordinary folder of Transformers. The same command goes on with a training
     that was stopped or killed, from the folder training in it, which nobody needs once it is finished.
+
+    Ctrl-C ends it after the step in flight, which is saved and published (twice: at once, and the steps since the last
+    checkpoint are lost), with exit code 130.
     """
     started_s = time.monotonic()
     from joulewise.engines.native.training.data import is_there, open_texts
     from joulewise.engines.native.training.files import alone_in
     from joulewise.engines.native.training.students import Recipe
+    from joulewise.engines.native.training.train import agreement
     from joulewise.engines.native.training.train import train as train_head
 
     if lr <= 0:
@@ -198,24 +244,36 @@ def train(
         return
     loaded = _load(target, dtype, device)
     texts = open_texts(texts_folder, loaded)
-    with alone_in(out):
-        trained = train_head(recipe, loaded, texts, out, _deadline(started_s, minutes), say=_teller("train"))
+    deadline_s, lost = _deadline(started_s, minutes), "the steps since the last checkpoint are lost"
+    with alone_in(out), _stoppable("step", lost) as stop:
+        trained = train_head(recipe, loaded, texts, out, deadline_s, say=_teller("train"), stopped=stop.is_set)
     held_out = trained.report["held_out"]
     typer.echo(f"{out}: {trained.report['what']}, {trained.report['parameters_trained']:,} parameters trained.")
     if held_out:
-        shares = " ".join(f"{100 * share:.0f}" for share in held_out["agreement"])
-        typer.echo(f"Held-out texts: loss {held_out['loss']:.3f}; its best token is the target's in {shares} %.")
+        typer.echo(f"Held-out texts: loss {held_out['loss']:.3f}; {agreement(held_out['agreement'])}.")
     if not trained.finished:
         typer.echo(f"Stopped at step {trained.step} of {trained.steps}; the same command goes on.")
-    typer.echo(f"Check it: joulewise heads check {out} {target} --data {texts_folder}")
+    if trained.step:
+        prompts = f"--data {texts_folder}" if len(texts.where(held_out=True)) else "--prompts FILE"
+        typer.echo(f"Check it: joulewise heads check {out} {target} {prompts}")
+    if stop.is_set() and not trained.finished:
+        raise typer.Exit(130)
 
 
 @heads.command("check", short_help="Tell the acceptance of a head or draft on prompts.")
 def check(
-    head: Annotated[str, typer.Argument(metavar="HEAD", help="A head or draft model: a folder, file or hub name.")],
+    head: Annotated[
+        str,
+        typer.Argument(
+            metavar="HEAD",
+            help="A head or draft model: a folder, file or hub name.",
+            parser=_named("HEAD", "a folder, file or hub name", str),
+        ),
+    ],
     target: Target,
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="DIR", help="Take the held-out prompts of this data.")
+        Path | None,
+        typer.Option("--data", metavar="DIR", help="Take the held-out prompts of this data.", parser=_named("--data")),
     ] = None,
     prompts: Prompts = None,
     kind: Annotated[
@@ -224,7 +282,10 @@ def check(
     questions: Annotated[int, typer.Option("--questions", min=1, metavar="N", help="Prompts at most.")] = 40,
     max_new_tokens: MaxNewTokens = 256,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write all figures there too.")
+        Path | None,
+        typer.Option(
+            "--json", metavar="FILE", help="Write all figures there too.", parser=_named("--json", "the file's name")
+        ),
     ] = None,
     device: Device = "auto",
     dtype: DTypeOption = "auto",
@@ -291,6 +352,19 @@ def _load(target: str, dtype: DType, device: str) -> Loaded:
     from joulewise.engines.transformers.loading import load
 
     return load(target, None, dtype, device)
+
+
+@contextmanager
+def _stoppable(unit: str, left: str) -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets, to stop after the ``unit`` in flight; a second one ends at once and tells ``left``."""
+    from joulewise.stopping import stop_on_signal
+
+    try:
+        with stop_on_signal(unit) as stop:
+            yield stop
+    except KeyboardInterrupt:
+        typer.echo(f"Stopped in the middle of a {unit}; {left}; the same command goes on.", err=True)
+        raise typer.Exit(130) from None
 
 
 def _deadline(started_s: float, minutes: float | None) -> float:

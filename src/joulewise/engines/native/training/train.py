@@ -11,7 +11,7 @@ import math
 import platform
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,8 +71,9 @@ def train(
     checkpoint_every_s: float = 60.0,
     say: Callable[[str], None] = lambda _: None,
     after_step: Callable[[int], None] = lambda _: None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Trained:
-    """Train, or go on with a training, and publish what there is at the end or at the deadline.
+    """Train, or go on with a training, and publish what there is at the end, at the deadline or at a stop.
 
     Args:
         recipe: what and how.
@@ -83,6 +84,7 @@ def train(
         checkpoint_every_s: seconds of work that a kill may cost.
         say: told of the progress.
         after_step: told of each step that is done.
+        stopped: whether to stop after the step in flight.
 
     Raises:
         UserError: too few texts, another recipe than the folder's, or a loss that is no number any more.
@@ -93,7 +95,7 @@ def train(
         with warnings.catch_warnings():
             # A norm's float32 weights meet bfloat16 states: that is meant.
             warnings.filterwarnings("ignore", message="Mismatch dtype between input and weight")
-            run.go_on(deadline_s, checkpoint_every_s, after_step)
+            run.go_on(lambda: stopped() or time.monotonic() >= deadline_s, checkpoint_every_s, after_step)
             return run.publish()
     except torch.OutOfMemoryError as error:
         raise out_of_memory(
@@ -143,12 +145,12 @@ class _Run:
         window = self._target.window or self._recipe.longest
         return min(self._recipe.longest, window, self._target.loaded.context_length or self._recipe.longest)
 
-    def go_on(self, deadline_s: float, every_s: float, after_step: Callable[[int], None]) -> None:
-        """Train until the end or the deadline, with a checkpoint now and then and one at the end."""
+    def go_on(self, over: Callable[[], bool], every_s: float, after_step: Callable[[int], None]) -> None:
+        """Train until the end or until it is over before, with a checkpoint now and then and one at the end."""
         start_s = saved_s = told_s = time.monotonic()
         began, seconds = self.step, self._seconds
         for step, chosen in self._order():
-            if time.monotonic() >= deadline_s:
+            if over():
                 break
             outcome = self._learn(step, chosen)
             self.step = step + 1
@@ -160,8 +162,8 @@ class _Run:
                 told_s = now_s
                 left_s = (now_s - start_s) / (self.step - began) * (self.steps - self.step)
                 self._say(
-                    f"step {self.step} of {self.steps}, loss {float(outcome.loss):.3f}, best token agrees in "
-                    f"{_percent(outcome.agreement)}, about {left_s / 60:.1f} min left"
+                    f"step {self.step} of {self.steps}, loss {float(outcome.loss):.3f}, "
+                    f"{agreement(outcome.agreement.tolist())}, about {left_s / 60:.1f} min left"
                 )
             after_step(self.step)
             if now_s - saved_s >= every_s:
@@ -316,8 +318,10 @@ def _require_same(folder: Path, about: Mapping[str, Any], now: Mapping[str, Any]
         )
 
 
-def _percent(agreement: Tensor) -> str:
-    return "/".join(f"{100 * share:.0f}" for share in agreement.tolist()) + " %"
+def agreement(shares: Sequence[float]) -> str:
+    """Tell how often the best guess is the target's best token; a share for each drafted token."""
+    told = f"best token agrees with the target's in {', '.join(f'{100 * share:.0f}' for share in shares)} %"
+    return told if len(shares) == 1 else f"{told} for drafted tokens 1 to {len(shares)}"
 
 
 def _device(device: torch.device) -> str:

@@ -107,6 +107,7 @@ def write_texts(
     origin: str | None = None,
     exclude: Sequence[tuple[Message, ...]] = (),
     say: Callable[[str], None] = lambda _: None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Writer:
     """Add texts to a folder, a person's prompts first, then turns that the target makes up, until there are enough.
 
@@ -120,6 +121,7 @@ def write_texts(
         origin: where these come from, for ``data.json``.
         exclude: prompts that must not be in the data, such as those of a benchmark.
         say: told of the progress.
+        stopped: whether to stop after the batch in flight.
 
     Returns:
         What the folder holds now.
@@ -142,7 +144,7 @@ def write_texts(
     model = DecoderModel(loaded)
     longest = (loaded.context_length or 1 << 30) - how.max_new_tokens
     taboo = {tuple(encode(loaded, messages)[0].tolist()) for messages in exclude}
-    progress = _Progress(writer, how, say)
+    progress = _Progress(writer, how, say, stopped)
 
     def usable(prompt: Sequence[int]) -> bool:
         return len(prompt) <= longest and tuple(prompt) not in taboo and not writer.knows(prompt)
@@ -177,13 +179,14 @@ def write_texts(
 class _Progress:
     """Says how far it is, and when to stop."""
 
-    def __init__(self, writer: Writer, how: Writing, say: Callable[[str], None]) -> None:
-        self._writer, self._how, self._say = writer, how, say
+    def __init__(self, writer: Writer, how: Writing, say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
+        self._writer, self._how, self._say, self._stopped = writer, how, say, stopped
         self._start_s, self._had = time.monotonic(), writer.answer_tokens
 
     @property
     def over(self) -> bool:
-        return self._writer.answer_tokens >= self._how.tokens or time.monotonic() >= self._how.deadline_s
+        enough = self._writer.answer_tokens >= self._how.tokens
+        return enough or self._stopped() or time.monotonic() >= self._how.deadline_s
 
     def tell(self) -> None:
         there, wanted = self._writer.answer_tokens, self._how.tokens
