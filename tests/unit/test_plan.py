@@ -56,6 +56,7 @@ def test_the_group_starter_stands_for_its_tasks() -> None:
         ("- vanilla", "- vanila", 6, "did you mean 'vanilla'?"),
         ("kind: coga", "kind: coca", 7, "unknown kind 'coca'; did you mean 'coga'?"),
         ("tokens: 5", "tokens: 0", 7, "greater than or equal to 1 (found 0)"),
+        ("model: default", "model: ''", 4, "engines[0].model: string should have at least 1 character"),
         ("model: default", "modell: default", 4, "engines[0].modell: unknown key; did you mean 'model'?"),
         ("questions: 5", "question: 5", 9, "tasks[0].question: unknown key; did you mean 'questions'?"),
         ("name: demo", "name: de mo", 1, "name:"),

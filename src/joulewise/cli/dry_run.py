@@ -78,9 +78,8 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
         typer.echo(f"excluded: {labels}" + (f" ({exclusion.reason})" if exclusion.reason else ""))
     for warning in warnings:
         typer.echo(f"Warning: {warning}")
-    typer.echo(
-        f"{len(rows)} cells, {result['generations']:,} generations, about {_time(whole)} in all. Nothing was run."
-    )
+    counts = f"{_counted(len(rows), 'cell')}, {_counted(result['generations'], 'generation')}"
+    typer.echo(f"{counts}, about {_time(whole)} in all. Nothing was run.")
     typer.echo(
         "The time is rough (within a factor of two or three), with every answer at its full length."
         if whole is not None
@@ -128,6 +127,10 @@ def _without_vanilla(plan: Plan) -> list[str]:
         f"there is no vanilla to compare {len(lacking)} of {len(cells)} cells with, such as {lacking[0]}: no saving "
         "will be told of them, and their outputs will not be checked; add `vanilla` to the decodings"
     ]
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count:,} {thing}" + ("" if count == 1 else "s")
 
 
 def _time(seconds: float | None) -> str:

@@ -46,8 +46,8 @@ def paths_of(tree: str | Sequence[Sequence[int]]) -> tuple[Path, ...]:
         tree: a published tree's name, or paths.
 
     Raises:
-        UserError: no such tree, an empty one, one over the limit, a rank below 0, a path twice, or one whose beginning
-            is missing.
+        UserError: no such tree, an empty one, one over the limit, an empty path, a rank below 0, a path twice, or one
+            whose beginning is missing.
     """
     if not isinstance(tree, str):
         return _checked(tree)
@@ -66,7 +66,9 @@ def _checked(paths: Sequence[Sequence[int]]) -> tuple[Path, ...]:
         raise UserError(f"A Medusa tree may have 1 to {MOST_NODES - 1} paths, and this one has {len(ordered)}.")
     known: set[Path] = {()}
     for path in ordered:
-        if path in known:
+        if not path:
+            fault = "is empty"
+        elif path in known:
             fault = "stands there twice"
         elif path[:-1] not in known:
             fault = "goes on from a path that is not there"

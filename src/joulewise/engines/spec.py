@@ -19,7 +19,7 @@ class ModelSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: str
-    model: str = "default"
+    model: str = Field("default", min_length=1)
     draft: str | None = None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     quantisation: Quantisation = "none"

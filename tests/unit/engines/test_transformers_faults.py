@@ -111,7 +111,7 @@ def test_a_model_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("name", ["./nowhere/at/all", "", "two words"])
+@pytest.mark.parametrize("name", ["./nowhere/at/all", "two words"])
 def test_names_that_are_neither_folder_nor_hub_name(name: str) -> None:
     with pytest.raises(UserError, match="neither a folder here nor"):
         load(name)
