@@ -10,15 +10,7 @@ from joulewise.decoding.spec import CanBeSynthetic
 
 
 class _Eagle(CanBeSynthetic):
-    """The tree grows from its likeliest nodes and is then cut to the ``nodes`` likeliest.
-
-    Args:
-        head: a hub name, a folder or a file; None takes the engine's.
-        nodes: of the tree that is verified, the root included (published: 60). A chain has ``depth + 2`` at most.
-        depth: growth steps after the first level, as published: ``depth + 1`` levels below the root.
-        top_k: children of a node and nodes that grow in a step; 1 makes a chain.
-        synthetic_acceptance: as for CoGA.
-    """
+    """The tree grows from its likeliest nodes and is then cut to the ``nodes`` likeliest."""
 
     needs_head: ClassVar[bool] = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Annotated, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -74,9 +75,9 @@ class CanBeSynthetic(Decoding):
         return self
 
     @property
+    @abstractmethod
     def path_tokens(self) -> int:
         """The most tokens of a path that can be accepted in a round."""
-        raise NotImplementedError
 
     @property
     def lossless(self) -> bool:

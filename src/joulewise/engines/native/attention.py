@@ -50,7 +50,7 @@ def _in_transformers(
 ) -> tuple[Tensor, None]:
     for name in ("softcap", "s_aux", "position_bias"):
         if others.get(name) is not None:
-            raise NotImplementedError(f"attention with {name}")
+            raise ValueError(f"attention with {name}")
     return attend(query, key, value, joulewise_mask, scaling).transpose(1, 2).contiguous(), None
 
 

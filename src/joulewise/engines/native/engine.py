@@ -24,7 +24,7 @@ from joulewise.engines.native.loop import Decoded, decode
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.session import WIDTHS, prepare_session
 from joulewise.engines.spec import RANDOM_HEAD, NativeSpec
-from joulewise.engines.transformers.check import PLAIN, Step, explain_difference
+from joulewise.engines.transformers.check import PLAIN, Step, explain_difference, verdict_at_sight
 from joulewise.engines.transformers.info import draft_fault, draft_name, engine_info
 from joulewise.engines.transformers.quantisation import require_packages
 from joulewise.errors import ContextLengthError, UserError
@@ -199,12 +199,8 @@ class NativeEngine:
         """Compare ``output`` with vanilla's; at a first difference, look at the target's own near-ties there."""
         from joulewise.engines.transformers.prompts import encode
 
-        if not request.sampling.greedy:
-            return LosslessCheck("not_checked", note="sampled output")
-        if not decoding.lossless:
-            return LosslessCheck("not_checked", note=f"{decoding.label} is lossy")
-        if tuple(reference) == tuple(output):
-            return LosslessCheck("identical")
+        if verdict := verdict_at_sight(request, decoding, reference, output):
+            return verdict
         target = self._ready(Vanilla())
         prompt = encode(target.loaded, request.messages)
         rounds: list[Step] = []

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from transformers import DynamicCache, EncoderDecoderCache
 
-from joulewise.engines.engine import LosslessCheck
+from joulewise.decoding.spec import Decoding
+from joulewise.engines.engine import LosslessCheck, Request
 from joulewise.engines.transformers.loading import Loaded, quiet
 
 _LOW_PRECISION = (torch.bfloat16, torch.float16)
@@ -40,6 +41,17 @@ PLAIN = Step(0, 0)
 
 Reader = Callable[[Loaded, Any, Sequence[int], int, Iterable[Step]], Any]
 """Takes what ``next_logits`` takes, and gives what it gives."""
+
+
+def verdict_at_sight(
+    request: Request, decoding: Decoding, reference: Sequence[int], output: Sequence[int]
+) -> LosslessCheck | None:
+    """The verdict where none of the target's forwards is needed for it; None where one is."""
+    if not request.sampling.greedy:
+        return LosslessCheck("not_checked", note="sampled output")
+    if not decoding.lossless:
+        return LosslessCheck("not_checked", note=f"{decoding.label} is lossy")
+    return LosslessCheck("identical") if tuple(reference) == tuple(output) else None
 
 
 def explain_difference(

@@ -153,15 +153,11 @@ class TransformersEngine:
         self, request: Request, decoding: Decoding, reference: Sequence[int], output: Sequence[int]
     ) -> LosslessCheck:
         """Compare ``output`` with vanilla's; at a first difference, look at the target's own near-ties there."""
-        if not request.sampling.greedy:
-            return LosslessCheck("not_checked", note="sampled output")
-        if not decoding.lossless:
-            return LosslessCheck("not_checked", note=f"{decoding.label} is lossy")
-        if tuple(reference) == tuple(output):
-            return LosslessCheck("identical")
-        from joulewise.engines.transformers.check import Step, explain_difference
+        from joulewise.engines.transformers.check import Step, explain_difference, verdict_at_sight
         from joulewise.engines.transformers.prompts import encode
 
+        if verdict := verdict_at_sight(request, decoding, reference, output):
+            return verdict
         target, _ = self._ready(Vanilla())
         width = decoding.tokens + 1 if isinstance(decoding, CoGA | DyGA | PromptLookup) else 1
         again, proposals = self._generate(request, decoding)

@@ -9,6 +9,7 @@ are what there is to load.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ from joulewise.engines.native.heads.settings import settings_of
 from joulewise.engines.native.model import DecoderModel, Hidden
 
 
-class EagleHead(nn.Module):
+class EagleHead(nn.Module, ABC):
     """What both generations share. Attributes are named as the published tensors, so ``state_dict`` is a checkpoint.
 
     Args:
@@ -85,9 +86,9 @@ class EagleHead(nn.Module):
         first = self.layers[0].self_attn
         return KV(len(self.layers), first.kv_heads, first.head_dim, capacity, self._dtype, self._device)
 
+    @abstractmethod
     def fuse(self, hidden: Hidden) -> Tensor:
         """The target's features as the states that ``forward`` takes, shape ``(W, H)``."""
-        raise NotImplementedError
 
     def forward(
         self,
@@ -147,9 +148,9 @@ class EagleHead(nn.Module):
             residual = layer(x, residual, cache, number, _within(mask, positions, span, layer.window), turn)
         return self._leave(residual)
 
+    @abstractmethod
     def logits(self, states: Tensor) -> Tensor:
         """Of what follows each state, in float32, shape ``(W, rows)``."""
-        raise NotImplementedError
 
     def ids(self, chosen: Tensor) -> Tensor:
         """Numbers of rows as tokens of the target."""
@@ -159,9 +160,9 @@ class EagleHead(nn.Module):
         embedded: Tensor = self._targets[0](tokens)
         return embedded
 
+    @abstractmethod
     def _enter(self, embedded: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         """The first layer's attention input and residual."""
-        raise NotImplementedError
 
     def _leave(self, states: Tensor) -> Tensor:
         return states
