@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -21,12 +22,13 @@ from joulewise.energy.track import Edge
 class Machine:
     """Eight logical CPUs whose times a test sets."""
 
-    def __init__(self) -> None:
+    def __init__(self, chosen: set[int] | None = None) -> None:
         self.now_s = 100.0
         self.times = SimpleNamespace(
             user=50.0, nice=0.0, system=5.0, idle=700.0, iowait=3.0, irq=0.0, softirq=0.0, steal=0.0, guest=0.0
         )
-        self.model = CpuModel(8, lambda: self.times, lambda: self.now_s)
+        resting = [SimpleNamespace(user=0.0)] * 7
+        self.model = CpuModel(8, lambda: [self.times, *resting], lambda: self.now_s, chosen)
 
     def pass_(self, seconds: float, **busy_s: float) -> float:
         self.now_s += seconds
@@ -67,6 +69,27 @@ def test_a_tick_longer_than_the_window_is_counted_in_the_end() -> None:
     machine = Machine()
     assert machine.pass_(0.001, user=0.01) == pytest.approx(8 * 4.0 * 0.001)  # the tick is more than 8 CPUs x 1 ms
     assert machine.pass_(9.999) == pytest.approx(8 * 1.0 * 10 + 3.0 * 0.01)
+
+
+def test_only_the_cpus_given_to_the_process_count() -> None:
+    alone = Machine(chosen={0, 3})
+    assert alone.model.spec.device == "2 of 8 logical CPUs"
+    assert alone.pass_(10.0, user=10.0) == pytest.approx(4.0 * 10 + 1.0 * 10)
+    assert Machine(chosen={3}).pass_(10.0, user=10.0) == pytest.approx(1.0 * 10)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system pins no process to CPUs")
+def test_a_pinned_process_counts_its_own_cpus() -> None:
+    before = os.sched_getaffinity(0)
+    if len(before) < 2:
+        pytest.skip("one CPU alone: nothing to pin away from")
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        (source,) = discover_cpu().sources
+    finally:
+        os.sched_setaffinity(0, before)
+    assert source.spec.device.startswith("1 of ")
+    assert source.read().energy_j is not None
 
 
 def test_memory_draws_by_size_and_time() -> None:
