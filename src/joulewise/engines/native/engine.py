@@ -13,7 +13,7 @@ from joulewise.decoding import Eagle2, Eagle3, Medusa, Vanilla
 from joulewise.decoding.spec import Decoding
 from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Request, Sampling
 from joulewise.engines.native.accept import Chooser, Rule, match, synthetic, typical
-from joulewise.engines.native.check import reader
+from joulewise.engines.native.check import as_step, reader
 from joulewise.engines.native.draft import Draft
 from joulewise.engines.native.drafters import DRAFTERS, Parts, make_drafter
 from joulewise.engines.native.heads import Head, open_head, published_taps, taps_of
@@ -24,7 +24,7 @@ from joulewise.engines.native.loop import Decoded, decode
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.session import WIDTHS, prepare_session
 from joulewise.engines.spec import RANDOM_HEAD, NativeSpec
-from joulewise.engines.transformers.check import PLAIN, Step, explain_difference, verdict_at_sight
+from joulewise.engines.transformers.check import PLAIN, explain_difference, verdict_at_sight
 from joulewise.engines.transformers.info import draft_fault, draft_name, engine_info
 from joulewise.engines.transformers.quantisation import require_packages
 from joulewise.errors import ContextLengthError, UserError
@@ -175,7 +175,7 @@ class NativeEngine:
         request: Request,
         decoding: Decoding,
         prompt: torch.Tensor,
-        witness: Callable[[Draft, int], None] | None = None,
+        witness: Callable[[Draft, list[int]], None] | None = None,
     ) -> Decoded:
         target = self._ready(decoding)
         free = request.ignore_eos or decoding.synthetic is not None
@@ -203,16 +203,10 @@ class NativeEngine:
             return verdict
         target = self._ready(Vanilla())
         prompt = encode(target.loaded, request.messages)
-        rounds: list[Step] = []
-        if target.loaded.quantisation == "int8":
-            # Rejected drafts move the logits too, so the control must put the same ones through.
-            drafts: list[tuple[Draft, int]] = []
-            again = self._decode(request, decoding, prompt, lambda *seen: drafts.append(seen))
-            if any(not draft.tree.chain for draft, _ in drafts):
-                note = "an int8 forward depends on all its tokens, so no chain can be the control of a tree"
-                return LosslessCheck("not_checked", note=note)
-            if again.tokens == tuple(output):
-                rounds = [PLAIN, *(Step(draft.tokens.tolist(), accepted) for draft, accepted in drafts)]
+        rounds = [PLAIN]
+        again = self._decode(request, decoding, prompt, lambda *seen: rounds.append(as_step(*seen)))
+        if again.tokens != tuple(output):
+            rounds = []
         return explain_difference(
             target.loaded, prompt, reference, output, _CONTROL_WIDTHS, rounds, read=reader(target)
         )

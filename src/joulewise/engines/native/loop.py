@@ -47,7 +47,7 @@ def decode(
     ends: Collection[int],
     accept: Rule,
     chooser: Chooser,
-    witness: Callable[[Draft, int], None] | None = None,
+    witness: Callable[[Draft, list[int]], None] | None = None,
 ) -> Decoded:
     """Generate from one prompt.
 
@@ -59,7 +59,7 @@ def decode(
         ends: the tokens that end an output; none to go on to the limit.
         accept: what of a draft enters the output.
         chooser: how a token is drawn.
-        witness: told every draft and how many of its tokens were accepted.
+        witness: told every draft and its accepted nodes.
     """
     watch = Stopwatch(model.device)
     capacity = len(prompt) + limit + drafter.most_nodes + 1
@@ -101,7 +101,7 @@ def decode(
         wasted += len(emitted) - kept
         rounds.append(Round(len(draft.tokens), min(accepted, kept)))
         if witness is not None:
-            witness(draft, accepted)
+            witness(draft, way[1 : accepted + 1].tolist())
         watch.mark("host")
 
         if len(output) < limit and output[-1] not in ends:

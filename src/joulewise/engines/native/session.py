@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -217,10 +217,13 @@ class Captured:
             return None
 
 
-@lru_cache(maxsize=1)
-def _pool() -> Any:
-    """The memory that all graphs share: they run one after the other."""
-    return torch.cuda.graph_pool_handle()
+@lru_cache
+def _anchor(device: int) -> torch.cuda.CUDAGraph:
+    """A graph that is never let go of: a device's pool ends with its last graph, and its handle is then refused."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.zeros(1, device=f"cuda:{device}")
+    return graph
 
 
 def cuda_graph(run: Callable[[], None]) -> Callable[[], None]:
@@ -232,7 +235,8 @@ def cuda_graph(run: Callable[[], None]) -> Callable[[], None]:
             run()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=_pool()):
+    # All graphs share one pool of memory: they run one after the other.
+    with torch.cuda.graph(graph, pool=_anchor(torch.cuda.current_device()).pool()):
         run()
     replay: Callable[[], None] = graph.replay
     return replay

@@ -30,11 +30,14 @@ class Step:
 
     Args:
         draft: what goes through behind the token that is due: so many of the output's own tokens, or these token ids.
-        accepted: how many of them stay in the cache; ``Step(0, 0)`` is vanilla's step.
+        accepted: how many of them stay in the cache, from the first on; ``Step(0, 0)`` is vanilla's step.
+        parents: whose child each is (0: the token that was due, i: the i-th of these); None: of the one before it.
+            Only the engine `native` reads trees.
     """
 
     draft: int | Sequence[int]
     accepted: int
+    parents: Sequence[int] | None = None
 
 
 PLAIN = Step(0, 0)

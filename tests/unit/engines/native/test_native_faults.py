@@ -32,9 +32,11 @@ from joulewise.decoding.spec import Decoding
 from joulewise.engines.engine import Message, Request, Role, Sampling
 from joulewise.engines.native import NativeEngine
 from joulewise.engines.native.accept import Chooser, match
-from joulewise.engines.native.check import reader
+from joulewise.engines.native.check import as_step, reader
+from joulewise.engines.native.draft import Draft
 from joulewise.engines.native.loop import decode
 from joulewise.engines.native.model import DecoderModel
+from joulewise.engines.native.tree import Tree
 from joulewise.engines.spec import NativeSpec, TransformersSpec
 from joulewise.engines.transformers import TransformersEngine
 from joulewise.engines.transformers.check import Step, next_logits
@@ -336,14 +338,29 @@ def test_the_reader_sees_what_the_librarys_forwards_see(family: str) -> None:
         [Step(3, 1)] * 5,
         [Step((52, 40, 40), 1), Step((8, 23, 9), 2), Step((60, 1, 1), 1), Step((4, 4, 4), 2)],
     ]
+    trees = [
+        Step((52, 50, 50), 1, (0, 0, 1)),
+        Step((8, 23, 60, 3, 3), 3, (0, 1, 2, 2, 1)),
+        Step((4, 17, 9), 2, (0, 1, 0)),
+    ]
     with torch.inference_mode():
         for index in (0, 1, 4, 9):
             for steps in ways:
                 expected = next_logits(plain, prompt, tokens, index, steps)
                 found = reader(model)(model.loaded, prompt, tokens, index, steps)
                 torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+            found = reader(model)(model.loaded, prompt, tokens, index, [Step(0, 0), *trees])
+            expected = next_logits(plain, prompt, tokens, index, [Step(0, 0)] * 10)
+            torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
         with pytest.raises(ValueError, match="output token 9"):
             reader(model)(model.loaded, prompt, tokens, 9, [Step(0, 0)])
+
+
+def test_a_round_is_replayed_with_its_accepted_nodes_in_front() -> None:
+    """The tree 0 - (1, 2), 1 - 3, 2 - (4, 5), 5 - 6, of which 2, 5 and 6 were accepted."""
+    tree = Tree.of(torch.tensor([0, 0, 0, 1, 2, 2, 5]), 3)
+    step = as_step(Draft(torch.tensor([11, 12, 13, 14, 15, 16]), tree), [2, 5, 6])
+    assert step == Step([12, 15, 16, 11, 13, 14], 3, [0, 1, 2, 0, 4, 1])
 
 
 def test_a_wrong_token_is_found_and_a_lossy_decoding_is_not_judged(folder: str) -> None:
