@@ -27,12 +27,18 @@ class _First(nn.Module):
         biases = [part.bias.data for part in group if part.bias is not None]
         self.bias = nn.Parameter(torch.cat(biases), requires_grad=False) if biases else None
         self._sizes = [part.out_features for part in group]
-        self.rest: list[Tensor] = []
+        self._rest: list[Tensor | None] = []
 
     def forward(self, x: Tensor) -> Tensor:
         """The first matrix's product; the others' wait."""
-        first, *self.rest = linear(x, self.weight, self.bias).split(self._sizes, dim=-1)
+        first, *self._rest = linear(x, self.weight, self.bias).split(self._sizes, dim=-1)
         return first
+
+    def take(self, number: int) -> Tensor:
+        """A part that waits. It is held no longer: kept in every layer, they would fill the memory."""
+        part, self._rest[number] = self._rest[number], None
+        assert part is not None
+        return part
 
 
 class _Rest(nn.Module):
@@ -46,7 +52,7 @@ class _Rest(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The part that waits; ``x`` is what the first was called with."""
-        return self._first[0].rest[self._number]
+        return self._first[0].take(self._number)
 
 
 def merge_projections(model: nn.Module) -> int:

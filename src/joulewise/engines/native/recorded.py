@@ -20,7 +20,7 @@ class Recorded(Generic[T]):
     Args:
         work: all on the device, without a wait; to run it twice must not change what it gives.
         examples: as large as its inputs will ever be.
-        capture: how it is captured.
+        capture: how it is captured. On a GPU ``lasting_cuda_graph``: a draft must outlast the target's forward.
         what: it is, for a message.
     """
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -227,7 +227,16 @@ def _anchor(device: int) -> torch.cuda.CUDAGraph:
 
 
 def cuda_graph(run: Callable[[], None]) -> Callable[[], None]:
-    """Captures a CUDA graph. See ``Capture``."""
+    """Captures a CUDA graph on the memory that all of these share. What it gives is valid until another one runs."""
+    return _cuda_graph(run, _anchor(torch.cuda.current_device()).pool())
+
+
+def lasting_cuda_graph(run: Callable[[], None]) -> Callable[[], None]:
+    """Captures a CUDA graph on memory of its own. What it gives is valid until it runs again."""
+    return _cuda_graph(run, None)
+
+
+def _cuda_graph(run: Callable[[], None], pool: Any) -> Callable[[], None]:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -235,8 +244,7 @@ def cuda_graph(run: Callable[[], None]) -> Callable[[], None]:
             run()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    # All graphs share one pool of memory: they run one after the other.
-    with torch.cuda.graph(graph, pool=_anchor(torch.cuda.current_device()).pool()):
+    with torch.cuda.graph(graph, pool=pool):
         run()
     replay: Callable[[], None] = graph.replay
     return replay

@@ -16,7 +16,7 @@ from joulewise.engines.native.draft import Draft, Kept
 from joulewise.engines.native.heads.eagle import EagleHead
 from joulewise.engines.native.model import Hidden
 from joulewise.engines.native.recorded import Recorded
-from joulewise.engines.native.session import BUCKET, Capture, cuda_graph
+from joulewise.engines.native.session import BUCKET, Capture, lasting_cuda_graph
 from joulewise.engines.native.tree import Tree, chain
 from joulewise.errors import UserError
 
@@ -82,7 +82,7 @@ class EagleDrafter:
         levels = min(depth + 1, self.most_nodes)  # a deeper one cannot be kept
         self._growth = Growth(top_k, levels, self.most_nodes, whole)
         self._head = head
-        self._capture = capture or (cuda_graph if head.device.type == "cuda" else None)
+        self._capture = capture or (lasting_cuda_graph if head.device.type == "cuda" else None)
 
     def reset(self, prompt: Tensor, hidden: Hidden, root: Tensor, capacity: int) -> None:
         """Read the prompt: each feature with the token after it."""

@@ -13,7 +13,7 @@ from joulewise.engines.native.draft import Draft, Kept
 from joulewise.engines.native.heads.medusa import MedusaHead
 from joulewise.engines.native.model import Hidden
 from joulewise.engines.native.recorded import Recorded
-from joulewise.engines.native.session import Capture, cuda_graph
+from joulewise.engines.native.session import Capture, lasting_cuda_graph
 from joulewise.engines.native.tree import Tree
 from joulewise.errors import UserError
 
@@ -47,7 +47,7 @@ class MedusaDrafter:
             raise UserError(f"A rank of the Medusa tree is over the {head.rows} tokens that {head.name} can propose.")
         self.most_nodes = len(ordered)
         self._paths = ordered
-        capture = capture or (cuda_graph if head.device.type == "cuda" else None)
+        capture = capture or (lasting_cuda_graph if head.device.type == "cuda" else None)
         self._ranked: Callable[[Tensor], Tensor] = partial(head.ranked, ranks=self._ranks)
         if capture is not None:
             self._ranked = _recorded(head, self._ranks, capture)
