@@ -92,7 +92,7 @@ def test_a_wrong_token_is_no_tie(opened: tuple[NativeEngine, EngineInfo]) -> Non
 @pytest.mark.parametrize("seed", range(4))
 def test_planted_trees(exact: NativeEngine, seed: int) -> None:
     """Captured tree forwards and the compaction between them, in float32; texts cross from one bucket into the next."""
-    target = exact._ready(Vanilla())
+    target = exact._ready(Vanilla()).target
     truth = exact.generate(ask("a" * 200, NEW + 40), Vanilla()).token_ids
     prompt = torch.tensor(target.loaded.tokenizer("a" * 200)["input_ids"], device=target.device)
     planted = PlantedTrees(truth, tiny_models.ROWS, random.Random(seed), 30, 0.6)

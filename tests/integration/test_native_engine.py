@@ -98,7 +98,7 @@ def test_the_answer_ends_at_the_end_token(opened: tuple[NativeEngine, EngineInfo
 def test_planted_trees(opened: tuple[NativeEngine, EngineInfo], library: tuple[int, ...], seed: int) -> None:
     """Random trees with what the library writes on a random path: masks, positions and compaction at the true size."""
     engine, _ = opened
-    target = engine._ready(Vanilla())
+    target = engine._ready(Vanilla()).target
     prompt = encode(target.loaded, [Message("user", PROMPT)])[0]
     drafter = PlantedTrees(library, target.loaded.vocabulary_rows, random.Random(seed), 16, 0.7)
     with torch.inference_mode():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -179,7 +181,7 @@ def test_a_draft_beyond_the_context_does_not_change_the_positions(tmp_path: Path
     library.load([])
     text, new = "ab" * 40, tiny_models.CONTEXT - 80
     expected = library.generate(ask(text, new), Vanilla()).token_ids
-    target = engine._ready(Vanilla())
+    target = engine._ready(Vanilla()).target
     prompt = torch.tensor(target.loaded.tokenizer(text)["input_ids"])
     for seed in range(3):
         trees = PlantedTrees(expected, tiny_models.ROWS, random.Random(seed), 20, 1.0)
@@ -277,6 +279,24 @@ def test_refusals_have_a_reason(folder: str) -> None:
         load(folder, [CoGA()])
     with pytest.raises(UserError, match="needs a head"):
         load(folder, [Medusa()])
+
+
+def test_opening_refusing_and_a_dry_run_load_no_torch(folder: str, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(
+        f"name: small\nengines: [{{kind: native, model: {folder}, draft: first-layers:1, heads: {{medusa: random}}}}]\n"
+        "decodings: [vanilla, {kind: coga, tokens: 2}, {kind: medusa, synthetic_acceptance: 0.5}]\n"
+        "tasks: [starter]\n"
+    )
+    code = (
+        "import sys\n"
+        "from joulewise.cli.main import app\n"
+        f"app(['run', {str(plan)!r}, '--dry-run'], standalone_mode=False)\n"
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Nothing was run." in done.stdout
 
 
 def test_generating_before_loading_and_after_closing(folder: str) -> None:

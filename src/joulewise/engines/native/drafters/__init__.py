@@ -1,19 +1,21 @@
-"""Drafters: how each strategy proposes. One file each, and one line in the registry."""
+"""Drafters: how each strategy proposes. One file each, and one line in the registry.
+
+Light: a drafter's file, and torch with it, is loaded when the drafter is made.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joulewise.decoding import CoGA, DyGA, Eagle2, Eagle3, Medusa, PromptLookup, Vanilla
 from joulewise.decoding.spec import Decoding
-from joulewise.engines.native.accept import Chooser
-from joulewise.engines.native.draft import Drafter
-from joulewise.engines.native.drafters.draft_model import Confidence, Constant, Heuristic, ModelDrafter
-from joulewise.engines.native.drafters.plain import Plain
-from joulewise.engines.native.drafters.prompt_lookup import PromptLookupDrafter
-from joulewise.engines.native.model import DecoderModel
+
+if TYPE_CHECKING:
+    from joulewise.engines.native.accept import Chooser
+    from joulewise.engines.native.draft import Drafter
+    from joulewise.engines.native.model import DecoderModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,15 @@ class Parts:
         return self.target.loaded.vocabulary_rows
 
 
+def _plain(_decoding: Vanilla, _parts: Parts) -> Drafter:
+    from joulewise.engines.native.drafters.plain import Plain
+
+    return Plain()
+
+
 def _dyga(decoding: DyGA, parts: Parts) -> Drafter:
+    from joulewise.engines.native.drafters.draft_model import Confidence, Constant, Heuristic, ModelDrafter
+
     length: Constant = Confidence(decoding.tokens, decoding.threshold)
     if decoding.rule == "heuristic":
         length = Heuristic(decoding.tokens)
@@ -54,10 +64,14 @@ def _dyga(decoding: DyGA, parts: Parts) -> Drafter:
 
 
 def _coga(decoding: CoGA, parts: Parts) -> Drafter:
+    from joulewise.engines.native.drafters.draft_model import Constant, ModelDrafter
+
     return ModelDrafter(parts.draft_model, Constant(decoding.tokens), parts.chooser, parts.rows)
 
 
 def _prompt_lookup(decoding: PromptLookup, parts: Parts) -> Drafter:
+    from joulewise.engines.native.drafters.prompt_lookup import PromptLookupDrafter
+
     return PromptLookupDrafter(decoding.tokens, decoding.max_ngram, parts.ends)
 
 
@@ -75,7 +89,7 @@ def _eagle(decoding: Eagle2 | Eagle3, parts: Parts) -> Drafter:
 
 
 DRAFTERS: dict[type[Decoding], Callable[[Any, Parts], Drafter]] = {
-    Vanilla: lambda _decoding, _parts: Plain(),
+    Vanilla: _plain,
     CoGA: _coga,
     DyGA: _dyga,
     PromptLookup: _prompt_lookup,

@@ -1,0 +1,235 @@
+"""LoadedEngine: what ``NativeEngine`` is once its models are there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+
+from joulewise.decoding import Medusa, Vanilla
+from joulewise.decoding.spec import Decoding
+from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Request, Sampling
+from joulewise.engines.native.accept import Chooser, Rule, match, synthetic, typical
+from joulewise.engines.native.check import as_step, reader
+from joulewise.engines.native.draft import Draft
+from joulewise.engines.native.drafters import Parts, make_drafter
+from joulewise.engines.native.engine import head_of
+from joulewise.engines.native.heads import Head, open_head, published_taps, taps_of
+from joulewise.engines.native.heads.formats import Family
+from joulewise.engines.native.heads.gate import Gate
+from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle3, random_medusa
+from joulewise.engines.native.loop import Decoded, decode
+from joulewise.engines.native.model import DecoderModel
+from joulewise.engines.native.session import WIDTHS, prepare_session
+from joulewise.engines.spec import RANDOM_HEAD, NativeSpec
+from joulewise.engines.transformers.check import PLAIN, explain_difference, verdict_at_sight
+from joulewise.engines.transformers.drafts import Draft as DraftModel
+from joulewise.engines.transformers.drafts import open_draft
+from joulewise.engines.transformers.info import draft_name, engine_info
+from joulewise.engines.transformers.loading import Loaded, load, out_of_memory, quiet
+from joulewise.engines.transformers.prompts import encode, require_context
+from joulewise.errors import ContextLengthError, UserError
+
+RANDOM_ROWS = 32_000
+"""A random EAGLE-3 head guesses among so many tokens at most, as published ones do."""
+
+MOST_PREPARED = 63
+"""Forwards over a root and so many nodes at most are captured before anything is measured."""
+
+_CONTROL_WIDTHS = (2, 4, 8, 16, 32, 64)
+
+
+class LoadedEngine:
+    """One target model with the drafts and heads of some decodings, each loaded once, ready to generate.
+
+    Args:
+        spec: as the plan says.
+        decodings: none that the engine refuses.
+    """
+
+    def __init__(self, spec: NativeSpec, decodings: Sequence[Decoding]) -> None:
+        self._spec = spec
+        self._gates: dict[str, Gate] = {}
+        self._drafts: dict[str, tuple[DraftModel, DecoderModel]] = {}
+        loaded = load(spec.model, spec.revision, spec.dtype, spec.device, spec.quantisation)
+        heads = {head for d in decodings if (head := head_of(spec, d)) is not None}
+        layers = int(loaded.model.config.get_text_config(decoder=True).num_hidden_layers)
+        taps = {tap for name, kind in heads for tap in _taps(name, kind, layers)}
+        self.target = DecoderModel(loaded, sorted(taps))
+        self._heads = {head: _open(*head, self.target) for head in heads}
+        notes = {}
+        for decoding in decodings:
+            if (head := head_of(spec, decoding)) is not None:
+                notes[decoding.label] = self._heads[head].note
+            name = draft_name(spec, decoding)
+            if name is None:
+                continue
+            if name not in self._drafts:
+                draft = open_draft(name, loaded, spec.draft_quantisation)
+                if not draft.same_tokenizer:
+                    raise UserError(
+                        f"The draft {name} has another tokenizer than {loaded.name}, and the engine `native` does not "
+                        "translate: use the engine `transformers` for this pair, or a draft of the target's family."
+                    )
+                self._drafts[name] = draft, DecoderModel(draft.loaded)
+            notes[decoding.label] = self._drafts[name][0].note
+        self._prepare(decodings)
+        others = [draft.loaded for draft, _ in self._drafts.values()]
+        self.info: EngineInfo = engine_info(
+            spec, loaded, others, notes, ("attention: masked, on a preallocated cache",)
+        )
+
+    def has(self, decoding: Decoding) -> bool:
+        """Whether what ``decoding`` needs was loaded."""
+        name, head = draft_name(self._spec, decoding), head_of(self._spec, decoding)
+        return (name is None or name in self._drafts) and (head is None or head in self._heads)
+
+    def _prepare(self, decodings: Sequence[Decoding]) -> None:
+        """On a GPU, capture what will be needed."""
+        chooser = Chooser.of(Sampling(), 0, self.target.device)
+        nodes = [make_drafter(d, self._parts(d, chooser, ())).most_nodes for d in decodings]
+        with torch.inference_mode():
+            prepare_session(self.target, 1 + min(max(nodes, default=0), MOST_PREPARED))
+            for _, model in self._drafts.values():
+                prepare_session(model, 2)  # the last drafted token and the root
+
+    def _parts(self, decoding: Decoding, chooser: Chooser, ends: Collection[int]) -> Parts:
+        name, head = draft_name(self._spec, decoding), head_of(self._spec, decoding)
+        return Parts(
+            self.target,
+            self._drafts[name][1] if name is not None else None,
+            self._heads[head] if head is not None else None,
+            chooser,
+            ends,
+        )
+
+    def generate(self, request: Request, decoding: Decoding) -> Generation:
+        """See ``Engine.generate``."""
+        start_s = time.monotonic()
+        loaded = self.target.loaded
+        name = draft_name(self._spec, decoding)
+        draft = self._drafts[name] if name is not None else None
+        prompt = encode(loaded, request.messages)
+        require_context(loaded, draft[0] if draft else None, prompt, request.max_new_tokens)
+        _require_window(self.target, prompt.shape[1] + request.max_new_tokens)
+        _require_one_scale(loaded, prompt.shape[1], request.max_new_tokens)
+        try:
+            with quiet():
+                decoded = self._decode(request, decoding, prompt)
+                text = loaded.tokenizer.decode(decoded.tokens, skip_special_tokens=True)
+        except torch.OutOfMemoryError as error:
+            what = (
+                f"{prompt.shape[1]} prompt and {request.max_new_tokens} new tokens of {loaded.name} ({decoding.label})"
+            )
+            raise out_of_memory(what, str(self.target.device)) from error
+        end_s = time.monotonic()
+        if (head := head_of(self._spec, decoding)) is not None and decoding.synthetic is None:
+            self._gates.setdefault(decoding.label, Gate(decoding.label, head[0])).see(decoded.rounds)
+        phases_s = dict(decoded.phases_s)
+        # What the loop did not see: the prompt's tokens and the output's text.
+        phases_s["host"] = phases_s.get("host", 0.0) + max(end_s - start_s - sum(phases_s.values()), 0.0)
+        return Generation(
+            text=text,
+            token_ids=decoded.tokens,
+            prompt_tokens=prompt.shape[1],
+            finish_reason=decoded.finish_reason,
+            start_s=start_s,
+            end_s=end_s,
+            first_token_s=decoded.first_token_s,
+            wasted_tokens=decoded.wasted_tokens,
+            rounds=() if isinstance(decoding, Vanilla) else decoded.rounds,
+            phases_s=phases_s,
+        )
+
+    def _decode(
+        self,
+        request: Request,
+        decoding: Decoding,
+        prompt: torch.Tensor,
+        witness: Callable[[Draft, list[int]], None] | None = None,
+    ) -> Decoded:
+        target = self.target
+        free = request.ignore_eos or decoding.synthetic is not None
+        ends = () if free else target.loaded.eos_token_ids
+        chooser = Chooser.of(request.sampling, request.seed, target.device)
+        with torch.inference_mode():
+            return decode(
+                target,
+                make_drafter(decoding, self._parts(decoding, chooser, ends)),
+                prompt[0].to(target.device),
+                request.max_new_tokens,
+                ends,
+                _rule(decoding, request.seed, target.device),
+                chooser,
+                witness,
+            )
+
+    def check_lossless(
+        self, request: Request, decoding: Decoding, reference: Sequence[int], output: Sequence[int]
+    ) -> LosslessCheck:
+        """See ``Engine.check_lossless``."""
+        if verdict := verdict_at_sight(request, decoding, reference, output):
+            return verdict
+        target = self.target
+        prompt = encode(target.loaded, request.messages)
+        rounds = [PLAIN]
+        again = self._decode(request, decoding, prompt, lambda *seen: rounds.append(as_step(*seen)))
+        if again.tokens != tuple(output):
+            rounds = []
+        return explain_difference(
+            target.loaded, prompt, reference, output, _CONTROL_WIDTHS, rounds, read=reader(target)
+        )
+
+
+def _require_window(target: DecoderModel, tokens: int) -> None:
+    """Refuse a text over what some layers see."""
+    window = target.window
+    if window is not None and tokens > window:
+        raise ContextLengthError(
+            f"{target.loaded.name} has layers that see {window} tokens back, and prompt and output together may be "
+            f"{tokens}: the engine `native` has no such window; shorten the question, lower max_new_tokens, or use "
+            "the engine `transformers`."
+        )
+
+
+def _require_one_scale(loaded: Loaded, prompt: int, new: int) -> None:
+    """Refuse a text on whose way a model changes the scale of its positions (LongRoPE: Phi-3, Phi-4-mini).
+
+    The keys in the cache would have to be computed again there. A draft may reach over the output's end.
+    """
+    rope = getattr(loaded.model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
+    if rope.get("rope_type") != "longrope":
+        return
+    turn = int(rope["original_max_position_embeddings"])
+    if prompt <= turn < prompt + new + WIDTHS[-1]:
+        raise ContextLengthError(
+            f"{loaded.name} reads texts over {turn} tokens with other positions, and this one may grow over that "
+            f"({prompt} prompt tokens, {new} new ones, and up to {WIDTHS[-1]} for a draft): the engine `native` does "
+            "not read it again there; shorten the question, lower max_new_tokens, or use the engine `transformers`."
+        )
+
+
+def _rule(decoding: Decoding, seed: int, device: torch.device) -> Rule:
+    if decoding.synthetic is not None:
+        return synthetic(decoding.synthetic, seed, device)
+    if isinstance(decoding, Medusa) and decoding.acceptance == "typical":
+        return typical(decoding.epsilon, decoding.alpha)
+    return match
+
+
+def _taps(name: str, kind: Family, layers: int) -> tuple[int, ...]:
+    if name == RANDOM_HEAD:
+        return published_taps(layers) if kind == "eagle3" else ()
+    return taps_of(name, layers)
+
+
+def _open(name: str, kind: Family, target: DecoderModel) -> Head:
+    if name != RANDOM_HEAD:
+        return open_head(name, target, kind)
+    if kind == "medusa":
+        return random_medusa(target)
+    if kind == "eagle2":
+        return random_eagle2(target)
+    rows = target.loaded.vocabulary_rows
+    return random_eagle3(target, RANDOM_ROWS if rows > RANDOM_ROWS else None)
