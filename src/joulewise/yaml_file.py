@@ -82,6 +82,15 @@ def parse_yaml(text: str, model: type[Model], name: str, context: Mapping[str, A
         told = [e for e in errors if e["type"] != "too_short" or e["loc"] not in inner]
         # A default that depends on a refused value is no fault of its own.
         told = [e for e in told if e["type"] != "default_factory_not_called"]
+        # Where a value may be of several kinds and is a wrong one of its own kind, that it is of no other kind is no
+        # help.
+        places = [(_data_path(e["loc"], data), e["type"].endswith("_type")) for e in told]
+        wrong = [place for place, other_kind in places if not other_kind]
+        told = [
+            error
+            for error, (place, other_kind) in zip(told, places, strict=True)
+            if not (other_kind and any(fault[: len(place)] == place for fault in wrong))
+        ]
         raise UserError("\n".join(dict.fromkeys(_explain(e, data, lines, name, model) for e in told))) from error
 
 
@@ -119,6 +128,8 @@ def _explain(error: ErrorDetails, data: Any, lines: dict[Path_, int], name: str,
         return f"{where}: unknown key{suggest(str(at[-1]), names)}"
     if error["type"] == "missing":
         return f"{where}: this key is missing"
+    if error["type"] == "string_too_short":
+        return f"{where}: is empty: name something, or leave the key out"
     if error["type"] == "union_tag_invalid":
         context = error.get("ctx", {})
         tags = [t.strip(" '") for t in str(context.get("expected_tags", "")).split(",")]

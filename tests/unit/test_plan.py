@@ -56,7 +56,12 @@ def test_the_group_starter_stands_for_its_tasks() -> None:
         ("- vanilla", "- vanila", 6, "did you mean 'vanilla'?"),
         ("kind: coga", "kind: coca", 7, "unknown kind 'coca'; did you mean 'coga'?"),
         ("tokens: 5", "tokens: 0", 7, "greater than or equal to 1 (found 0)"),
-        ("model: default", "model: ''", 4, "engines[0].model: string should have at least 1 character"),
+        ("model: default", "model: ''", 4, "engines[0].model: is empty: name something, or leave the key out"),
+        ("model: default", "draft: ''", 4, "engines[0].draft: is empty: name something, or leave the key out"),
+        ("kind: coga", "kind: coga, draft: ''", 7, "decodings[1].draft: is empty"),
+        ("kind: coga, tokens: 5", "kind: medusa, head: ''", 7, "decodings[1].head: is empty"),
+        ("kind: coga, tokens: 5", "kind: eagle3, head: ''", 7, "decodings[1].head: is empty"),
+        ("transformers\n    model: default", "native\n    heads: {medusa: ''}", 4, "engines[0].heads.medusa: is empty"),
         ("model: default", "modell: default", 4, "engines[0].modell: unknown key; did you mean 'model'?"),
         ("questions: 5", "question: 5", 9, "tasks[0].question: unknown key; did you mean 'questions'?"),
         ("name: demo", "name: de mo", 1, "name:"),
@@ -70,6 +75,21 @@ def test_faults_name_line_and_field_and_the_way_out(old: str, new: str, line: in
     message = refused(GOOD.replace(old, new))
     assert words in message
     assert f"plan.yaml:{line}: " in message
+
+
+@pytest.mark.parametrize(
+    ("rate", "words"),
+    [
+        ("1.5", "synthetic_acceptance: input should be less than or equal to 1 (found 1.5)"),
+        ("half", "synthetic_acceptance: input should be a valid number, unable to parse string as a number"),
+        ("[0.9, 1.5]", "synthetic_acceptance[1]: input should be less than or equal to 1 (found 1.5)"),
+        ("[0.5, 0.9]", "synthetic_acceptance: a token is accepted only where the one before it is"),
+    ],
+)
+def test_a_wrong_rate_is_one_fault_though_it_may_be_a_list(rate: str, words: str) -> None:
+    message = refused(GOOD.replace("tokens: 5", f"tokens: 5, synthetic_acceptance: {rate}"))
+    assert message.startswith(f"plan.yaml:7: decodings[1].{words}")
+    assert len(message.splitlines()) == 1
 
 
 def test_all_faults_are_told_at_once() -> None:

@@ -8,6 +8,8 @@ from typing import Annotated, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Name = Annotated[str, Field(min_length=1)]
+"""Of a model or a head."""
 
 MOST_NODES = 256
 """The most nodes of a draft tree, the root included: more cost more to verify than any head repays."""
@@ -25,7 +27,7 @@ class Decoding(BaseModel):
     needs_head: ClassVar[bool] = False
 
     kind: str
-    draft: str | None = None
+    draft: Name | None = None
 
     @property
     def label(self) -> str:

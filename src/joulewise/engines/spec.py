@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from joulewise.decoding.spec import Name
+
 Quantisation = Literal["none", "nf4", "int8", "gptq"]
 HeadKind = Literal["medusa", "eagle2", "eagle3"]
 
@@ -19,8 +21,8 @@ class ModelSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: str
-    model: str = Field("default", min_length=1)
-    draft: str | None = None
+    model: Name = "default"
+    draft: Name | None = None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     quantisation: Quantisation = "none"
     draft_quantisation: Quantisation = "none"
@@ -79,7 +81,7 @@ class NativeSpec(ModelSpec):
     """
 
     kind: Literal["native"] = "native"
-    heads: dict[HeadKind, str] = {}
+    heads: dict[HeadKind, Name] = {}
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda|cuda:\d+)$")
 
 
