@@ -52,9 +52,24 @@ def sentences(section: Section) -> list[str]:
     return told + [f"{_best(one)}." for one in section.best]
 
 
+def no_answers(summary: Summary) -> str | None:
+    """Why there is nothing at all to explain, a sentence a run; None where any Trial of any run succeeded."""
+    if any(run.ok for run in summary.runs):
+        return None
+    return "\n".join(
+        f"{run.name} has no successful Trial: "
+        + (f"all {run.failed:,} failed, most with: {run.errors[0][0]}" if run.failed else "it holds no Trial at all")
+        + ". Mend it and run it again"
+        for run in summary.runs
+    )
+
+
 def _nothing(section: Section) -> str:
-    if not any(cost.key.decoding == VANILLA for cost in section.costs):
+    decodings = {cost.key.decoding for cost in section.costs}
+    if VANILLA not in decodings:
         return "Nothing to explain: the grid has no vanilla to hold its decodings against."
+    if decodings == {VANILLA}:
+        return "Nothing to explain: vanilla is the only decoding, and it does not speculate."
     return "Nothing to explain: no decoding that speculates has an answer beside vanilla's."
 
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from joulewise import ledger
 from joulewise.cli.main import app
+from joulewise.errors import UserError
 from joulewise.report.break_even_chart import break_even_chart
 from joulewise.report.explain import explain_grids, sentences
 from joulewise.report.html import render
@@ -30,6 +31,10 @@ PHASES = {"prefill": 0.1, "draft_prefill": 0.0, "draft": 0.4, "verify": 1.3, "ac
 
 def run_of(*rows: list[dict[str, Any]]) -> RunTable:
     return table([one for some in rows for one in some])
+
+
+def failed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one | {"status": "failed", "error": "too long"} for one in rows]
 
 
 def section(*rows: list[dict[str, Any]]) -> tuple[Section, Summary]:
@@ -110,11 +115,35 @@ def test_the_best_size_is_told() -> None:
     ("rows", "why"),
     [
         (PARADOX, "Nothing to explain: the grid has no vanilla to hold its decodings against."),
-        (VANILLA, "Nothing to explain: no decoding that speculates has an answer beside vanilla's."),
+        (VANILLA, "Nothing to explain: vanilla is the only decoding, and it does not speculate."),
+        (VANILLA + failed(PARADOX), "Nothing to explain: no decoding that speculates has an answer beside vanilla's."),
     ],
 )
-def test_nothing_to_explain_says_why(rows: list[dict[str, Any]], why: str) -> None:
+def test_nothing_to_explain_says_why(rows: list[dict[str, Any]], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(rows) == why
+    monkeypatch.setattr(ledger, "load", lambda _: run_of(rows))
+    assert why in " ".join(command("run").stdout.split())
+    for arguments in (["--json"], ["--markdown", "-"]):
+        done = command("run", *arguments)
+        assert (done.exit_code, done.stderr) == (0, f"{why}\n")
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([], "it holds no Trial at all"),
+        (failed(VANILLA), "all 6 failed, most with: too long"),
+    ],
+)
+def test_a_run_without_an_answer_is_refused(
+    rows: list[dict[str, Any]], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "load", lambda _: table(rows, plans={"r": {}}))
+    for arguments in ([], ["--json"]):
+        done = command("run", *arguments)
+        assert isinstance(done.exception, UserError)
+        assert str(done.exception) == f"r has no successful Trial: {why}. Mend it and run it again"
+        assert done.stdout == ""
 
 
 def test_the_tables_and_their_notes() -> None:
