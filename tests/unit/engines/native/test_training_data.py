@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -89,16 +90,18 @@ def test_a_kill_at_any_byte_costs_the_batch_alone(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     its = writer(whole)
     its.add(pairs(2, 1))
-    before = content(whole)
+    before, counted = content(whole), (whole / "data.json").read_bytes()
     its.add(pairs(2, 2))
     after = content(whole)
     for tokens in range(len(before[0]), len(after[0]), 7):
+        (whole / "data.json").write_bytes(counted)
         (whole / "tokens.bin").write_bytes(after[0][:tokens])
         (whole / "index.bin").write_bytes(before[1])
         assert len(open_texts(whole).index) == 2
         writer(whole).add(pairs(2, 2))
         assert content(whole) == after
     for rows in range(len(before[1]), len(after[1])):
+        (whole / "data.json").write_bytes(counted)
         (whole / "tokens.bin").write_bytes(after[0])
         (whole / "index.bin").write_bytes(after[1][:rows])
         writer(whole).add(pairs(2, 2))
@@ -121,20 +124,63 @@ def test_damaged_tokens_are_refused_and_writing_keeps_what_is_whole(tmp_path: Pa
     assert content(tmp_path) == (tokens, index)
 
 
-def test_a_full_disk_is_told_and_costs_nothing_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("left", [2, 1, 0])
+def test_an_index_that_was_cut_by_whole_texts_is_refused_and_writing_keeps_what_is_whole(
+    tmp_path: Path, left: int
+) -> None:
+    writer(tmp_path).add(pairs(3))
+    tokens, index = content(tmp_path)
+    (tmp_path / "index.bin").write_bytes(index[: 12 * left])
+    with pytest.raises(UserError) as told:
+        open_texts(tmp_path, loaded())
+    assert f"index.bin is damaged: it holds {left} texts, and data.json tells of 3; run `joulewise" in str(told.value)
+    again = writer(tmp_path)
+    assert again.texts == len(open_texts(tmp_path).index) == left
+    again.add(pairs(3))
+    assert content(tmp_path) == (tokens, index)
+
+
+def test_a_folder_that_counts_no_texts_still_opens(tmp_path: Path) -> None:
+    writer(tmp_path).add(pairs(3))
+    about = json.loads((tmp_path / "data.json").read_text())
+    assert about.pop("texts") == 3
+    (tmp_path / "data.json").write_text(json.dumps(about))
+    assert len(open_texts(tmp_path, loaded()).index) == 3
+    assert writer(tmp_path).texts == 3
+    assert json.loads((tmp_path / "data.json").read_text()) == about | {"texts": 3}
+
+
+@pytest.mark.parametrize(
+    ("whole", "words"),
+    [
+        (0, r"tokens\.bin cannot be written \(No space left on device\); make room and go on with the same command"),
+        (1, r"index\.bin cannot be written \(No space left on device\); make room and go on with the same command"),
+        (2, r"data\.json cannot be written \(No space left on device\): make room there"),
+    ],
+)
+def test_a_full_disk_is_told_and_costs_nothing_that_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int, words: str
+) -> None:
     its = writer(tmp_path)
     its.add(pairs(2, 1))
     before = content(tmp_path)
+    synced = count()
 
     def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
+        if next(synced) >= whole:
+            raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(data.os, "fsync", full)
-    with pytest.raises(EnvironmentFault, match=r"tokens.bin cannot be written \(No space left"):
+    with pytest.raises(EnvironmentFault, match=words) as told:
         its.add(pairs(2, 2))
+    assert "\n" not in str(told.value)
     monkeypatch.undo()
-    writer(tmp_path)
-    assert content(tmp_path) == before
+    its = writer(tmp_path)
+    kept = content(tmp_path)
+    assert [new[: len(old)] for new, old in zip(kept, before, strict=True)] == list(before)
+    assert its.texts == len(open_texts(tmp_path).index)
+    lost = 4 - its.texts
+    assert its.add(pairs(2, 2)) == lost
 
 
 def test_another_targets_data_is_refused(tmp_path: Path) -> None:

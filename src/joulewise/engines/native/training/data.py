@@ -1,9 +1,10 @@
 """Texts that a target wrote: prompts and its own answers, in a folder that grows batch by batch.
 
 ``tokens.bin`` holds all texts end to end, ``index.bin`` three numbers a text (tokens of the prompt, of the answer, and
-1 if it is held out), ``data.json`` where they come from. Tokens are written before the index, so whatever a kill
-leaves behind them is cut off when the folder is opened again. Fewer tokens than the index tells are damage: to read
-them is refused, and a writer keeps the texts that are whole.
+1 if it is held out), ``data.json`` where they come from and how many they are. Tokens are written before the index and
+the index before the count, so whatever a kill leaves behind them is cut off when the folder is opened again. Fewer
+tokens than the index tells, or fewer texts than were counted, are damage: to read them is refused, and a writer keeps
+the texts that are whole.
 """
 
 from __future__ import annotations
@@ -163,14 +164,19 @@ def open_texts(folder: Path, target: Loaded | None = None) -> Texts:
         UserError: no such folder, an empty or damaged one, or one of another model.
     """
     texts = _open(folder, target)
+    way_out = (
+        f"run `joulewise heads data {texts.about['target']} --out {folder}` again, which keeps the whole texts and "
+        "adds to them, or write the data anew in another folder."
+    )
+    if len(texts.index) < (counted := texts.about["texts"]):
+        raise UserError(
+            f"{folder / 'index.bin'} is damaged: it holds {len(texts.index):,} texts, and data.json tells of "
+            f"{counted:,}; {way_out}"
+        )
     file = folder / "tokens.bin"
     expected, found = int(texts.lengths.sum()) * texts.tokens.dtype.itemsize, file.stat().st_size
     if found < expected:
-        raise UserError(
-            f"{file} is damaged: it holds {found:,} bytes, and index.bin tells of {expected:,}; run `joulewise heads "
-            f"data {texts.about['target']} --out {folder}` again, which keeps the whole texts and adds to them, "
-            "or write the data anew in another folder."
-        )
+        raise UserError(f"{file} is damaged: it holds {found:,} bytes, and index.bin tells of {expected:,}; {way_out}")
     return texts
 
 
@@ -181,6 +187,7 @@ def _open(folder: Path, target: Loaded | None) -> Texts:
     about = read_json(folder / "data.json")
     try:
         dtype, rows, name = np.dtype(about["dtype"]), int(about["vocabulary_rows"]), str(about["target"])
+        about["texts"] = int(about.get("texts", 0))  # earlier versions did not count
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{folder / 'data.json'} lacks or misstates {error}: write the data again.") from error
     if target is not None and about["tokenizer"] != fingerprint(target):
@@ -230,12 +237,14 @@ class Writer:
         texts = _open(folder, target)
         whole = int(np.searchsorted(texts.lengths.cumsum(), len(texts.tokens), side="right"))
         texts = texts.first(whole)
-        if origin not in texts.about["origins"]:
-            write_json(folder / "data.json", texts.about | {"origins": [*texts.about["origins"], origin]})
+        self._about = texts.about
+        if origin not in self._about["origins"]:
+            self._about = self._about | {"origins": [*self._about["origins"], origin]}
         self._dtype = np.dtype(texts.about["dtype"])
         os.truncate(folder / "tokens.bin", int(texts.lengths.sum()) * self._dtype.itemsize)
         os.truncate(folder / "index.bin", texts.index.nbytes)
         self.texts, self.answer_tokens = len(texts.index), texts.answer_tokens
+        self._count()
         self._seen = {_digest(part) for text in _parts(texts) for part in text}
 
     def knows(self, prompt: Sequence[int]) -> bool:
@@ -264,7 +273,11 @@ class Writer:
             self._append("index.bin", np.asarray(rows, np.int32).tobytes())
             self.texts += len(rows)
             self.answer_tokens += sum(row[1] for row in rows)
+            self._count()
         return len(rows)
+
+    def _count(self) -> None:
+        write_json(self._folder / "data.json", self._about | {"texts": self.texts})
 
     def _append(self, name: str, content: bytes) -> None:
         try:
