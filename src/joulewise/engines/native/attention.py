@@ -21,7 +21,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
     Args:
         query: shape ``(batch, heads, W, d)``.
         key, value: shape ``(batch, kv_heads, T, d)``.
-        mask: true where a query sees a key, shape ``(W, T)`` or ``(batch, 1, W, T)``; None: causal, ``W = T``.
+        mask: true where a query sees a key, shape ``(W, T)`` or ``(batch, 1, W, T)``, or the bias of one (``bias_of``);
+            None: causal, ``W = T``.
         scale: of the scores; None is ``1 / sqrt(d)``.
 
     Returns:
@@ -32,9 +33,50 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
     if mask is None:
         return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=groups > 1)
     stacked = query.reshape(batch, heads // groups, groups * width, size)
-    rows = mask.view(-1, 1, width, mask.shape[-1]).repeat(1, 1, groups, 1)
+    rows = bias_of(mask, groups, query.dtype)
     attended = scaled_dot_product_attention(stacked, key, value, attn_mask=rows, scale=scale)
     return attended.reshape(query.shape)  # some kernels leave it in another layout
+
+
+def attend_tokens(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None = None) -> Tensor:
+    """As ``attend``, for queries that lie token by token: nothing is moved where there is one.
+
+    Args:
+        query: shape ``(batch, W, heads, d)``.
+        key, value, mask, scale: see ``attend``.
+
+    Returns:
+        Shape ``(batch, W, heads * d)``.
+    """
+    batch, width, heads, size = query.shape
+    if mask is None:
+        attended = attend(query.transpose(1, 2), key, value, None, scale).transpose(1, 2)
+        return attended.reshape(batch, width, heads * size)
+    kv_heads = key.shape[1]
+    groups = heads // kv_heads
+    stacked = query.reshape(batch, width, kv_heads, groups, size).permute(0, 2, 3, 1, 4)
+    rows = bias_of(mask, groups, query.dtype)
+    attended = scaled_dot_product_attention(
+        stacked.reshape(batch, kv_heads, groups * width, size), key, value, attn_mask=rows, scale=scale
+    )
+    attended = attended.reshape(batch, kv_heads, groups, width, size).permute(0, 3, 1, 2, 4)
+    return attended.reshape(batch, width, heads * size)
+
+
+def bias_of(mask: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
+    """What is added to the scores of stacked queries, shape ``(batch or 1, 1, groups * W, T)``.
+
+    Args:
+        mask: true where a query sees a key, shape ``(W, T)`` or ``(batch, 1, W, T)``. A bias is given back as it is,
+            since many layers share one.
+        groups: query heads a key head.
+        dtype: of the queries.
+    """
+    if mask.dtype != torch.bool:
+        return mask
+    width, span = mask.shape[-2:]
+    bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
+    return bias.view(-1, 1, width, span).repeat(1, 1, groups, 1)
 
 
 def _in_transformers(

@@ -16,7 +16,7 @@ GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of modules that the layers of many families call in this order, with the same input."""
 
 
-class _First(nn.Module):
+class First(nn.Module):
     """Multiplies for its whole group."""
 
     def __init__(self, group: list[nn.Linear]) -> None:
@@ -26,12 +26,12 @@ class _First(nn.Module):
         self.weight = nn.Parameter(torch.cat([part.weight.data for part in group]), requires_grad=False)
         biases = [part.bias.data for part in group if part.bias is not None]
         self.bias = nn.Parameter(torch.cat(biases), requires_grad=False) if biases else None
-        self._sizes = [part.out_features for part in group]
+        self.sizes = [part.out_features for part in group]
         self._rest: list[Tensor | None] = []
 
     def forward(self, x: Tensor) -> Tensor:
         """The first matrix's product; the others' wait."""
-        first, *self._rest = linear(x, self.weight, self.bias).split(self._sizes, dim=-1)
+        first, *self._rest = linear(x, self.weight, self.bias).split(self.sizes, dim=-1)
         return first
 
     def take(self, number: int) -> Tensor:
@@ -44,7 +44,7 @@ class _First(nn.Module):
 class _Rest(nn.Module):
     """Gives out what the first of the group has multiplied."""
 
-    def __init__(self, first: _First, number: int, part: nn.Linear) -> None:
+    def __init__(self, first: First, number: int, part: nn.Linear) -> None:
         super().__init__()
         self._first = (first,)  # in a tuple, because it is no part of this module
         self._number = number
@@ -73,7 +73,7 @@ def merge_projections(model: nn.Module) -> int:
             group = [part for part in parts if type(part) is nn.Linear]
             if len(group) < len(names) or not _alike(group):
                 continue
-            first = _First(group)
+            first = First(group)
             setattr(module, names[0], first)
             for number, (name, part) in enumerate(zip(names[1:], group[1:], strict=True)):
                 setattr(module, name, _Rest(first, number, part))

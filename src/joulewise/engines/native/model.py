@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from joulewise.engines.native.attention import NAME, causal_mask
+from joulewise.engines.native.attention import NAME, bias_of, causal_mask
 from joulewise.engines.native.cache import KV
+from joulewise.engines.native.lean import make_lean
 from joulewise.engines.native.merged import merge_projections
 from joulewise.engines.transformers.loading import Loaded
 from joulewise.errors import UserError
@@ -72,6 +73,8 @@ class DecoderModel:
             # it waits for the device, which a captured forward cannot.
             if getattr(module, "rope_type", None) == "dynamic":
                 module.rope_type = "default"
+        self._groups: int | None = None
+        """Query heads a key head where all layers share one bias; None: each makes its own of the mask."""
         self._refuse_what_is_not_reached()
 
     @property
@@ -130,7 +133,7 @@ class DecoderModel:
             input_ids=tokens[None],
             position_ids=positions[None],
             use_cache=True,
-            joulewise_mask=mask,
+            joulewise_mask=self._bias(mask),
             **{self._cache_name: cache},
         )
         taps = torch.cat([self._tapped[layer][0] for layer in self.taps], dim=-1) if self.taps else None
@@ -152,7 +155,7 @@ class DecoderModel:
             With ``texts`` as the first dimension of everything.
         """
         kept = {"use_cache": False} if cache is None else {"use_cache": True, self._cache_name: cache}
-        output = self.decoder(input_ids=tokens, position_ids=positions, joulewise_mask=mask, **kept)
+        output = self.decoder(input_ids=tokens, position_ids=positions, joulewise_mask=self._bias(mask), **kept)
         taps = torch.cat([self._tapped[layer] for layer in self.taps], dim=-1) if self.taps else None
         return Hidden(output.last_hidden_state, taps)
 
@@ -160,6 +163,9 @@ class DecoderModel:
         """The next token's logits in float32, shape ``(W, rows)``."""
         logits: Tensor = self.head(hidden.last)
         return logits.float()
+
+    def _bias(self, mask: Tensor | None) -> Tensor | None:
+        return mask if mask is None or self._groups is None else bias_of(mask, self._groups, self.model.dtype)
 
     def _tap(self, layer: int) -> Any:
         def keep(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -181,21 +187,22 @@ class DecoderModel:
         tokens = torch.arange(_PROBE_TOKENS, device=self.device) % self.config.vocab_size
         with torch.inference_mode():
             expected = self.model(tokens[None], use_cache=False).logits[0].float()
+        self.model.config._attn_implementation = NAME
+        self.config._attn_implementation = NAME
         merge_projections(self.decoder)
-        with torch.inference_mode():
-            self.model.config._attn_implementation = NAME
-            self.config._attn_implementation = NAME
-            cache = self.new_cache(_PROBE_TOKENS)
-            try:
-                parts = [
-                    self.forward(cache, tokens[:-4], 0, None),
-                    self.forward(cache, tokens[-4:], _PROBE_TOKENS - 4, None),
-                ]
-                found = torch.cat([self.logits(part) for part in parts])
-            except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-                raise UserError(refusal.format(f"its attention cannot take our mask or cache ({error})")) from error
-        spread = float(expected.std()) or 1.0
-        off = float((found - expected).abs().max()) / spread
+        self._groups = make_lean(self.decoder)
+        try:
+            off = self._off(tokens, expected)
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+            raise UserError(refusal.format(f"its attention cannot take our mask or cache ({error})")) from error
         tolerance = _PROBE_TOLERANCE if self.model.dtype == torch.float32 else _PROBE_TOLERANCE_HALF
         if not off <= (_PROBE_TOLERANCE_INT8 if loaded.quantisation == "int8" else tolerance):
             raise UserError(refusal.format(f"its logits would be off by {off:.2g} of their spread"))
+
+    def _off(self, tokens: Tensor, expected: Tensor) -> float:
+        """How far the logits of a forward in two parts lie from those expected, over their spread."""
+        cache = self.new_cache(len(tokens))
+        with torch.inference_mode():
+            parts = [self.forward(cache, tokens[:-4], 0, None), self.forward(cache, tokens[-4:], len(tokens) - 4, None)]
+            found = torch.cat([self.logits(part) for part in parts])
+        return float((found - expected).abs().max()) / (float(expected.std()) or 1.0)
