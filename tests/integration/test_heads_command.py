@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
+from transformers import PreTrainedModel
 from typer.testing import CliRunner, Result
 
 import tiny_models
@@ -19,7 +21,7 @@ from joulewise.cli.main import app
 from joulewise.engines.native.training import train as training
 from joulewise.engines.native.training import write
 from joulewise.engines.native.training.data import Writer
-from joulewise.errors import UserError
+from joulewise.errors import EnvironmentFault, UserError
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.role[0] }}.{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}a.{% endif %}"
@@ -188,6 +190,67 @@ def test_stopped_writing_keeps_its_batches(place: Path, tmp_path: Path, monkeypa
     assert "Stopped in the middle of a batch; finished batches are kept; the same command goes on." in stopped.output
     assert (tmp_path / "index.bin").stat().st_size == 8 * 12
     assert heads(place, *arguments).exit_code == 0
+
+
+@pytest.mark.parametrize("kind", ["medusa", "draft"])
+def test_a_full_disk_while_training_is_one_sentence_and_loses_nothing(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The disk is full for one file after the other; each time the same command goes on from what is whole."""
+    steps = ["train", "target", "--kind", kind, "--data", "data", "--epochs", "2", "--batch-tokens", "512"]
+
+    def train(out: str, files: int) -> Result:
+        left = iter(range(files))
+
+        def write_bytes(self: Path, content: bytes) -> int:
+            if next(left, None) is None:
+                self.touch()
+                raise OSError(28, "No space left on device", str(self))
+            return self.open("wb").write(content)
+
+        def write_text(self: Path, text: str, encoding: str = "utf-8") -> int:
+            return write_bytes(self, text.encode(encoding))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "write_bytes", write_bytes)
+            patched.setattr(Path, "write_text", write_text)
+            return heads(place, *steps, "--out", str(tmp_path / out))
+
+    whole = train("whole", 100)
+    assert whole.exit_code == 0, whole.output
+    done = train("out", 0)
+    assert isinstance(done.exception, EnvironmentFault)
+    for files in range(1, 10):
+        done = train("out", files)
+        assert not list((tmp_path / "out").rglob(".*.part"))
+        if done.exit_code == 0:
+            break
+        assert "going on from step" in done.output or files == 1
+        assert isinstance(done.exception, EnvironmentFault)
+        told = str(done.exception)
+        assert "cannot be written (No space left on device): make room there, and run the same command again." in told
+        assert "\n" not in told
+    assert done.exit_code == 0, done.output
+    assert files > 1
+    for name in ("config.json", "model.safetensors"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_full_disk_under_a_drafts_weights_is_one_sentence(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    steps = ("train", "target", "--kind", "draft", "--data", "data", "--epochs", "1", "--out", str(tmp_path / "out"))
+    with monkeypatch.context() as patched:
+        patched.setattr(PreTrainedModel, "save_pretrained", full)
+        done = heads(place, *steps)
+    assert isinstance(done.exception, EnvironmentFault)
+    assert f"{tmp_path / 'out'} cannot be written (Error while serializing: I/O error: No space" in str(done.exception)
+    done = heads(place, *steps)
+    assert done.exit_code == 0, done.output
+    assert "going on from step" in done.output
 
 
 def test_without_held_out_texts_prompts_are_named_for_the_check(place: Path, tmp_path: Path) -> None:

@@ -151,15 +151,15 @@ def test_a_folder_that_counts_no_texts_still_opens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("whole", "words"),
+    ("whole", "name"),
     [
-        (0, r"tokens\.bin cannot be written \(No space left on device\); make room and go on with the same command"),
-        (1, r"index\.bin cannot be written \(No space left on device\); make room and go on with the same command"),
-        (2, r"data\.json cannot be written \(No space left on device\): make room there"),
+        (0, "tokens.bin"),
+        (1, "index.bin"),
+        (2, "data.json"),
     ],
 )
 def test_a_full_disk_is_told_and_costs_nothing_that_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int, words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int, name: str
 ) -> None:
     its = writer(tmp_path)
     its.add(pairs(2, 1))
@@ -171,9 +171,10 @@ def test_a_full_disk_is_told_and_costs_nothing_that_was_there(
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(data.os, "fsync", full)
-    with pytest.raises(EnvironmentFault, match=words) as told:
+    with pytest.raises(EnvironmentFault) as told:
         its.add(pairs(2, 2))
-    assert "\n" not in str(told.value)
+    why = "cannot be written (No space left on device): make room there, and run the same command again."
+    assert str(told.value) == f"{tmp_path / name} {why}"
     monkeypatch.undo()
     its = writer(tmp_path)
     kept = content(tmp_path)

@@ -21,9 +21,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from joulewise.engines.native.training.files import read_json, write_json
+from joulewise.engines.native.training.files import cannot_write, read_json, write_json
 from joulewise.engines.transformers.loading import Loaded
-from joulewise.errors import EnvironmentFault, UserError
+from joulewise.errors import UserError
 
 HELD_OUT_OF = 25
 """One prompt of so many is held out, told by its hash alone."""
@@ -286,10 +286,7 @@ class Writer:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise EnvironmentFault(
-                f"{self._folder / name} cannot be written ({error.strerror or error}); make room and go on with the "
-                "same command."
-            ) from error
+            raise cannot_write(self._folder / name, error) from error
 
 
 def _parts(texts: Texts) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ def write_whole(file: Path, write: Callable[[Path], object]) -> None:
     Args:
         file: its place.
         write: writes to the path that it is given.
+
+    Raises:
+        EnvironmentFault: it cannot be written; nothing new is left.
     """
     part = file.with_name(f".{file.name}.part")
     try:
@@ -28,7 +31,15 @@ def write_whole(file: Path, write: Callable[[Path], object]) -> None:
         part.chmod(0o644)  # some writers give no one else leave to read
         part.replace(file)
     except OSError as error:
-        raise EnvironmentFault(f"{file} cannot be written ({error.strerror or error}): make room there.") from error
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise cannot_write(file, error) from error
+
+
+def cannot_write(place: Path, error: Exception) -> EnvironmentFault:
+    """The error for a file or folder that the machine does not let us write."""
+    why = getattr(error, "strerror", None) or error
+    return EnvironmentFault(f"{place} cannot be written ({why}): make room there, and run the same command again.")
 
 
 def write_json(file: Path, value: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
+from safetensors import SafetensorError
 from safetensors.torch import save
 from torch import Tensor, nn
 
@@ -23,7 +24,7 @@ from joulewise.engines.native.heads.formats import Checkpoint, Family, in_memory
 from joulewise.engines.native.heads.synthetic import Dice, layer_tensors, random_medusa
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.training.data import Batch, Texts
-from joulewise.engines.native.training.files import write_json, write_whole
+from joulewise.engines.native.training.files import cannot_write, write_json, write_whole
 from joulewise.engines.native.training.losses import Outcome, draft_loss, eagle_loss, medusa_loss
 from joulewise.engines.transformers.drafts import SHARES
 from joulewise.engines.transformers.loading import Loaded, quiet
@@ -294,8 +295,11 @@ def _publish_draft(model: Any, target: DecoderModel, lends: bool, folder: Path) 
     whole.config._attn_implementation = "sdpa"
     ends = list(target.loaded.eos_token_ids) or None
     whole.generation_config = GenerationConfig(eos_token_id=ends, **target.loaded.special)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".draft.") as scratch, quiet():
-        whole.save_pretrained(scratch)
-        target.loaded.tokenizer.save_pretrained(scratch)
-        for file in sorted(Path(scratch).iterdir(), key=lambda file: file.suffix == ".safetensors"):
-            write_whole(folder / file.name, file.rename)
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".draft.") as scratch, quiet():
+            target.loaded.tokenizer.save_pretrained(scratch)
+            whole.save_pretrained(scratch)
+            for file in sorted(Path(scratch).iterdir(), key=lambda file: file.suffix == ".safetensors"):
+                write_whole(folder / file.name, file.rename)
+    except (OSError, SafetensorError) as error:
+        raise cannot_write(folder, error) from error

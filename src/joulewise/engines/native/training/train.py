@@ -229,8 +229,12 @@ class _Run:
         }
         held = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
         content = save(held, {"training": json.dumps(about)})
-        (self._folder / CHECKPOINT).parent.mkdir(exist_ok=True)
-        write_whole(self._folder / CHECKPOINT, lambda part: part.write_bytes(content))
+
+        def write(part: Path) -> None:
+            part.parent.mkdir(exist_ok=True)
+            part.write_bytes(content)
+
+        write_whole(self._folder / CHECKPOINT, write)
 
     def _restore(self, tensors: Mapping[str, Tensor]) -> None:
         for name, parameter in self._student.trained.items():
