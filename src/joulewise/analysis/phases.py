@@ -1,7 +1,7 @@
-"""Where do the seconds of a generation go, and what can be said of its joules?
+"""Where do the seconds of a generation go?
 
-A phase lasts microseconds to milliseconds and a power counter steps every tenth of a second, so what a phase drew is
-known for the prefill alone, which the meter's timeline tells. Shares of time are not shares of energy.
+Shares of time are not shares of energy: of that the meter's timeline tells what was drawn up to the first token, and
+``phase_energy`` estimates the rest.
 """
 
 from __future__ import annotations

@@ -10,9 +10,8 @@ from joulewise.analysis.breakeven import NO_SAVING, BreakEven
 from joulewise.analysis.cells import VANILLA
 from joulewise.analysis.explain import Best, Explanation, Needs
 from joulewise.analysis.intervals import Quantity
-from joulewise.analysis.phases import OVERHEAD, OVERHEAD_OF_THE_PAPER, PhaseShares
-from joulewise.engines.engine import PHASES
 from joulewise.report.grid import Column, Grid, Shown, in_words, lay_out, quantity_column
+from joulewise.report.phases import phase_grids
 from joulewise.report.summary import Section, Summary, sections
 from joulewise.report.summary import to_json as summary_to_json
 from joulewise.report.text import COMPONENT_NAMES, figure, listed
@@ -23,15 +22,6 @@ HOW_TO_READ = (
     "plain step costs. A round's cost holds everything beyond vanilla's prefill, rejected drafts too. Net: idle power "
     "times seconds taken off every term, for a device that stays on anyway."
 )
-
-PHASE_NOTE = (
-    "Shares of time, not of energy: a phase lasts milliseconds, a counter steps every tenth of a second, so the "
-    "joules of all phases but the prefill are not resolvable. Overhead: accept, memory and host together; arXiv "
-    f"2602.09113 tells {OVERHEAD_OF_THE_PAPER[0]:.0%} to {OVERHEAD_OF_THE_PAPER[1]:.0%} for it."
-)
-
-CLOSURE = 0.01
-"""Phases that miss more of the Trials' windows than this are told."""
 
 FORETOLD = 0.01
 """A saving that differs by more than this from the one that the costs foretell is told."""
@@ -76,7 +66,10 @@ def _nothing(section: Section) -> str:
 def to_json(summary: Summary) -> dict[str, Any]:
     """The explanations as plain data, with their sentences; what is not known is None."""
     plain = summary_to_json(summary)
-    kept = {name: plain[name] for name in ("format_version", "joulewise", "explanations", "best", "phases", "warnings")}
+    kept = {
+        name: plain[name]
+        for name in ("format_version", "joulewise", "explanations", "best", "phases", "phase_energy", "warnings")
+    }
     told = [
         {"run": s.run, "engine": s.engine, "model": s.model, "reasoning": s.reasoning, "sentences": sentences(s)}
         for s in sections(summary)
@@ -172,12 +165,9 @@ def _best(found: Best) -> str:
 
 
 def explain_grids(section: Section) -> tuple[Grid, ...]:
-    """The break-even, its costs, what they save, and the phases; those without rows left out."""
-    return tuple(
-        grid
-        for grid in (_break_even(section), _costs(section), _saved(section), _phases(section), _overhead(section))
-        if grid.rows
-    )
+    """The break-even, its costs, what they save, and where seconds and joules go; those without rows left out."""
+    grids = [grid for grid in (_break_even(section), _costs(section), _saved(section)) if grid.rows]
+    return (*grids, *phase_grids(section))
 
 
 def _break_even(section: Section) -> Grid:
@@ -242,32 +232,6 @@ def _foretold(found: Sequence[Explanation]) -> list[str]:
                     f"the {what}; its outputs have other lengths than vanilla's."
                 )
     return told
-
-
-def _phases(section: Section) -> Grid:
-    found = section.phases
-    notes = [PHASE_NOTE] + [
-        f"{p.key.task}, {p.key.decoding}: the phases are {figure(100 * (1 + p.closure))} % of the Trials' seconds."
-        for p in found
-        if abs(p.closure) > CLOSURE
-    ]
-    columns = [_phase_column(found, phase) for phase in PHASES if phase not in OVERHEAD]
-    overhead = quantity_column("overhead", [p.overhead for p in found], 100.0)
-    return lay_out("Where the seconds go, %", [p.key for p in found], (*columns, overhead), notes)
-
-
-def _overhead(section: Section) -> Grid:
-    found = section.phases
-    name = COMPONENT_NAMES[section.component]
-    columns = [_phase_column(found, phase) for phase in OVERHEAD]
-    prefill = quantity_column(f"{name} joules up to the first token, %", [p.prefill_energy for p in found], 100.0)
-    return lay_out(
-        "The overhead, % of all seconds; and the prefill's joules", [p.key for p in found], (*columns, prefill)
-    )
-
-
-def _phase_column(found: Sequence[PhaseShares], phase: str) -> Column:
-    return Column(phase.replace("_", " "), tuple(Shown(f"{100 * p.shares[phase]:.1f}") for p in found))
 
 
 def _needed_column(heading: str, found: Sequence[BreakEven]) -> Column:

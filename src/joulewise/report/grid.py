@@ -125,7 +125,7 @@ def _whys(rows: Iterable[Row]) -> list[str]:
     for row in rows:
         for f in row.figures:
             if f.why is not None:
-                word = "Unknown" if f.detail is None else "No interval"
+                word = f.main.capitalize() if f.detail is None else "No interval"
                 missing.setdefault(word, {}).setdefault(f.why, {})[f"{row.task}, {row.decoding}"] = None
     notes = []
     for word, reasons in missing.items():

@@ -15,6 +15,7 @@ from joulewise.analysis.cells import Cell, natural_order, split
 from joulewise.analysis.explain import Best, Explanation, best, explanations
 from joulewise.analysis.lossless import Lossless, lossless
 from joulewise.analysis.per_token import CellCost, costs
+from joulewise.analysis.phase_energy import PhaseEnergy, phase_energies
 from joulewise.analysis.phases import PhaseShares, phase_shares
 from joulewise.analysis.precision import Precision, precision
 from joulewise.analysis.savings import Saving, savings
@@ -45,6 +46,7 @@ class Summary:
         explanations: why a decoding pays or not, one entry for each that speculates beside vanilla.
         best: the cheapest of several sizes of a decoding.
         phases: where the seconds went, one entry for each cell whose engine tells them apart.
+        phase_energy: where their joules went, one entry for each engine and reasoning of a run.
         warnings: what was noticed while reading.
     """
 
@@ -64,6 +66,7 @@ class Summary:
     explanations: tuple[Explanation, ...]
     best: tuple[Best, ...]
     phases: tuple[PhaseShares, ...]
+    phase_energy: tuple[PhaseEnergy, ...]
     warnings: tuple[str, ...]
 
 
@@ -123,6 +126,7 @@ def summarise(
         explanations(cells, components, table.environments),
         best(cells, components),
         phase_shares(cells, components),
+        phase_energies(cells, components, table.environments),
         tuple(table.warnings),
     )
 
@@ -148,6 +152,7 @@ class Section:
     explanations: tuple[Explanation, ...]
     best: tuple[Best, ...]
     phases: tuple[PhaseShares, ...]
+    phase_energy: PhaseEnergy | None
 
     @property
     def component(self) -> ComponentName:
@@ -175,6 +180,7 @@ def sections(summary: Summary) -> tuple[Section, ...]:
             tuple(x for x in summary.explanations if x.key.head == head),
             tuple(x for x in summary.best if x.head == head),
             tuple(x for x in summary.phases if x.key.head == head),
+            next((x for x in summary.phase_energy if x.head == head), None),
         )
         for head in dict.fromkeys(cost.key.head for cost in summary.costs)
     )

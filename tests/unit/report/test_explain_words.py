@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -15,12 +16,13 @@ from joulewise import ledger
 from joulewise.cli.main import app
 from joulewise.errors import UserError
 from joulewise.report.break_even_chart import break_even_chart
-from joulewise.report.explain import explain_grids, sentences
+from joulewise.report.explain import explain_grids, sentences, to_json
 from joulewise.report.html import render
 from joulewise.report.markdown import render_explanation
 from joulewise.report.summary import Section, Summary, sections, summarise
 from joulewise.report.terminal import print_explanation
 from joulewise.table import RunTable
+from planted_phases import PLAIN, POWERS, SPECULATING, trials
 from speculation import answers
 from synthetic_table import table
 
@@ -149,7 +151,7 @@ def test_a_run_without_an_answer_is_refused(
 def test_the_tables_and_their_notes() -> None:
     rows = answers("coga-5", 0.018, 7.0, tau=2.0, **{f"phase_{name}_s": s for name, s in PHASES.items()})
     found, _ = section(VANILLA, rows)
-    threshold, costs, saved, phases, overhead = explain_grids(found)
+    threshold, costs, saved, phases, overhead, *_ = explain_grids(found)
     assert [f.main for f in threshold.rows[0].figures] == ["2.00", "1.80", "2.33", "80.0 %"]
     assert [f.mark for f in threshold.rows[0].figures] == [None, "saves", "costs", None]
     assert "needed to save net total energy: unknown (idle power was not measured)." in threshold.notes
@@ -157,8 +159,43 @@ def test_the_tables_and_their_notes() -> None:
     assert [f.main for f in saved.rows[0].figures] == ["9.62", "-15.4"]
     assert [f.main for f in phases.rows[0].figures] == ["5.0", "0.0", "20.0", "65.0", "10.0"]
     assert [f.main for f in overhead.rows[0].figures] == ["5.0", "0.0", "5.0", "6.42"]
-    assert any("not resolvable" in note for note in phases.notes)
+    assert any("6% to 10% of the time" in note for note in phases.notes)
     assert any(note.startswith("maths, coga-5: the phases are") for note in phases.notes)
+
+
+def test_the_joules_by_phase_and_what_cannot_be_told_of_them() -> None:
+    rng = np.random.default_rng(0)
+    rows = trials("coga-5", SPECULATING | {"memory": (0.01, 0.005)}, rng)
+    for i, one in enumerate(rows):  # a draft that is always half as long as the verification, to 1 in 1,000
+        one["phase_draft_s"] = (0.5, 0.501)[i % 2] * one["phase_verify_s"]
+        one["duration_s"] = sum(s for name, s in one.items() if name.startswith("phase_"))
+        joules = sum(watts * one[f"phase_{name}_s"] for name, watts in POWERS.items())
+        one["gpu_energy_j"] = one["total_energy_j"] = joules
+    found, summary = section(trials("vanilla", PLAIN, rng), rows)
+    joules, overhead = explain_grids(found)[-2:]
+    assert joules.title == "Where the total joules go, %"
+    assert joules.columns == ("prefill", "draft prefill", "draft", "verify", "overhead", "closure error")
+    words = {row.decoding: [f.main for f in row.figures] for row in joules.rows}
+    assert words["vanilla"][1:3] == ["–", "–"]
+    assert words["coga-5"][1:3] == ["–", "with verify"]
+    assert [f.main for f in overhead.rows[1].figures][1] == "not resolvable"
+    notes = " ".join((*joules.notes, *overhead.notes))
+    assert "Fitted: prefill 400 W (400 – 400), draft of coga + verify of coga 267 W" in notes
+    assert "; not resolvable: memory. The sensor's" in notes
+    assert "Not resolvable: less than 1 % of the joules or seconds" in notes
+    plain = json.loads(json.dumps(to_json(summary), allow_nan=False))["phase_energy"]
+    assert [row["phases"] for row in plain[0]["cells"][1]["rows"]][1] == ["verify", "draft"]
+    out = io.StringIO()
+    print_explanation(summary, out)
+    for shown in (out.getvalue(), render(summary), render_explanation(summary)):
+        assert "Where the total joules go, %" in shown
+
+
+def test_modelled_joules_have_seconds_by_phase_alone() -> None:
+    rng = np.random.default_rng(0)
+    found, _ = section(trials("vanilla", PLAIN, rng, provenance="modelled"))
+    seconds, _ = explain_grids(found)
+    assert "Joules by phase: not resolvable (its joules are modelled, not measured)." in seconds.notes
 
 
 def test_outputs_of_other_lengths_are_told() -> None:
