@@ -1,9 +1,9 @@
-"""Who caused the joules? A window shared over phases, over requests that ran at the same time, and over tokens.
+"""Who caused the joules? A window shared over stretches of time, over requests that ran at once, and over tokens.
 
 - ``attribute``: by time. Whoever was at work at a moment shares that moment's joules by stated weights.
 - ``divide``: one share by weights alone, such as a request's joules over its tokens.
-- ``calibrated``: for phases shorter than the sensor can see. Calls are counted, joules per call come from a
-  steady-state replay, and their sum is held against what was measured.
+
+Phases shorter than a sensor can see are told from many windows together: ``joulewise.analysis.phase_energy``.
 
 Shares always sum to the window. What the machine draws at rest is a row of its own, and so is what nobody named.
 
@@ -183,110 +183,6 @@ def divide(share: Share, weights: Mapping[str, float]) -> tuple[Share, ...]:
             split_j=None if share.split_j is None else share.split_j * part,
         )
         for name, part in parts.items()
-    )
-
-
-class Calls(NamedTuple):
-    """How often a phase ran in a window, and what one call costs by itself.
-
-    Args:
-        name: the phase.
-        calls: how often.
-        energy_per_call_j: from a steady-state replay on the same device; above idle power where that is given apart.
-        standard_j: its standard uncertainty, gain and offset apart.
-    """
-
-    name: str
-    calls: int
-    energy_per_call_j: float
-    standard_j: float
-
-
-@dataclass(frozen=True, slots=True)
-class Calibrated:
-    """A window shared by calibrated phases, and how well that closes.
-
-    Args:
-        shares: a share for each phase, then ``idle`` (if known) and ``unattributed``.
-        predicted_j: idle and all calls together.
-        measured_j: the window; None where unknown, as is all that follows.
-        closure_j: predicted less measured.
-        closure_interval_j: its 95 % interval; gain and offset are in both and cancel.
-        closure: the same over measured; None for a window of 0 J.
-    """
-
-    shares: tuple[Share, ...]
-    predicted_j: float
-    measured_j: float | None
-    closure_j: float | None
-    closure_interval_j: tuple[float, float] | None
-    closure: float | None
-
-
-def calibrated(
-    whole: ComponentEnergy, duration_s: float, calls: Sequence[Calls], *, idle: PowerAtRest | None = None
-) -> Calibrated:
-    """Share a window over phases that the sensor cannot tell apart.
-
-    Each phase gets calls x joules per call, and idle gets power x seconds. What is left of the window is unattributed;
-    if they make more than the window, all are scaled down to it. The closure is told either way, before scaling.
-
-    Args:
-        whole: the window's joules.
-        duration_s: its length.
-        calls: the phases.
-        idle: idle power; ``energy_per_call_j`` then counts what is above it.
-
-    Raises:
-        ValueError: a count, an energy or an uncertainty that is none, or a name that is there twice or taken.
-    """
-    names = [c.name for c in calls]
-    if len({*names, IDLE, UNATTRIBUTED}) < len(names) + 2:
-        raise ValueError(f"every phase needs a name of its own, other than {IDLE!r} and {UNATTRIBUTED!r}: {names}")
-    for c in calls:
-        if not all(math.isfinite(x) and x >= 0.0 for x in (c.calls, c.energy_per_call_j, c.standard_j)):
-            raise ValueError(f"{c.name}: calls, joules and their uncertainty are numbers of at least 0, not {c[1:]}")
-    parts = [(c.name, c.calls * c.energy_per_call_j, c.calls * c.standard_j) for c in calls]
-    if idle:
-        parts.append((IDLE, idle.power_w * duration_s, idle.standard_w * duration_s))
-    predicted_j, standard_j = math.fsum(e for _, e, _ in parts), math.hypot(*(u for _, _, u in parts))
-    if whole.energy_j is None:
-        rows_of = (*(name for name, _, _ in parts), UNATTRIBUTED)
-        lost = [Share(name, whole.provenance, "by calls", None, split_j=None) for name in rows_of]
-        return Calibrated(tuple(lost), predicted_j, None, None, None, None)
-    over = predicted_j > whole.energy_j
-    method = "by calls and calibrated joules per call" + (", scaled down to the window" if over else "")
-    factor = whole.energy_j / predicted_j if over else 1.0
-    rows = []
-    for place, (name, energy_j, u_j) in enumerate(parts):
-        part = _part(energy_j, predicted_j)
-        if over:  # what another phase has too much, this one has too little
-            others_j = math.hypot(*(u for _, _, u in parts[:place] + parts[place + 1 :]))
-            u_j = factor * math.hypot((1.0 - part) * u_j, part * others_j)
-        offset_part = float(name == IDLE) if idle else _part(energy_j * factor, whole.energy_j)
-        rows.append(_share(whole, name, method, energy_j * factor, part if over else 0.0, offset_part, u_j))
-    left_j = 0.0 if over else whole.energy_j - predicted_j
-    left_part = _part(left_j, whole.energy_j)
-    rows.append(
-        _share(
-            whole,
-            UNATTRIBUTED,
-            method,
-            left_j,
-            0.0 if over else 1.0,
-            0.0 if idle else left_part,
-            0.0 if over else standard_j,
-        )
-    )
-    closure_j = predicted_j - whole.energy_j
-    half = Z95 * math.hypot(standard_j, whole.independent_j)
-    return Calibrated(
-        tuple(rows),
-        predicted_j,
-        whole.energy_j,
-        closure_j,
-        (closure_j - half, closure_j + half),
-        closure_j / whole.energy_j if whole.energy_j else None,
     )
 
 

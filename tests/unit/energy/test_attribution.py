@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 from joulewise.energy.attribution import (
     IDLE,
     UNATTRIBUTED,
-    Calls,
     Interval,
     PowerAtRest,
     Share,
     TracePoint,
     attribute,
-    calibrated,
     divide,
 )
 from joulewise.energy.reading import Z95, ComponentEnergy, unknown
@@ -163,9 +161,6 @@ def test_unknown_joules_stay_unknown() -> None:
     shares = attribute(lost, START_S, END_S, [Interval("a", START_S, END_S)], idle=PowerAtRest(40.0))
     assert [(s.energy_j, s.interval_j, s.provenance) for s in shares] == [(None, None, "unknown")] * 3
     assert [s.energy_j for s in divide(shares[0], {"t": 1.0})] == [None]
-    found = calibrated(lost, 10.0, [Calls("draft", 3, 1.0, 0.1)])
-    assert [s.energy_j for s in found.shares] == [None, None]
-    assert (found.predicted_j, found.measured_j, found.closure, found.closure_interval_j) == (3.0, None, None, None)
 
 
 def test_thousands_of_tokens() -> None:
@@ -190,48 +185,6 @@ def test_a_divided_share_sums_to_itself(weights: dict[str, float]) -> None:
         assert parts == (replace(share, name=UNATTRIBUTED, method=parts[0].method),)
 
 
-def test_calibrated_phases_by_hand() -> None:
-    # 200 drafts of 1 J and 40 verifications of 10 J make 600 J, idle 300 J: 100 J of the 1,000 J are nobody's.
-    whole = window(1000.0, sampling_j=3.0, gain_j=50.0, offset_j=20.0)
-    calls = [Calls("draft", 200, 1.0, 0.02), Calls("verify", 40, 10.0, 0.075)]
-    found = calibrated(whole, 10.0, calls, idle=PowerAtRest(30.0, 0.0))
-    assert by_name(found.shares) == {"draft": 200.0, "verify": 400.0, IDLE: 300.0, UNATTRIBUTED: 100.0}
-    assert (found.predicted_j, found.closure_j, found.closure) == pytest.approx((900.0, -100.0, -0.1))
-    half = Z95 * math.hypot(4.0, 3.0, 3.0)  # 200 x 0.02 J, 40 x 0.075 J, the window
-    assert found.closure_interval_j == pytest.approx((-100.0 - half, -100.0 + half))
-    assert [s.split_j for s in found.shares] == pytest.approx([4.0, 3.0, 0.0, 5.0])
-    assert [s.independent_j for s in found.shares] == pytest.approx([0.0, 0.0, 0.0, 3.0])
-    assert [s.offset_j for s in found.shares] == pytest.approx([0.0, 0.0, 20.0, 0.0])
-
-
-def test_calibrated_phases_that_make_too_much_are_scaled_down_and_it_is_told() -> None:
-    found = calibrated(window(1000.0), 10.0, [Calls("draft", 10, 50.0, 1.0), Calls("verify", 10, 75.0, 1.0)])
-    assert by_name(found.shares) == pytest.approx({"draft": 400.0, "verify": 600.0, UNATTRIBUTED: 0.0})
-    assert found.closure == pytest.approx(0.25)
-    assert found.shares[0].method.endswith("scaled down to the window")
-    # Scaled to a fixed sum, what one has too much the other has too little: 0.8 x hypot(0.6 x 10, 0.4 x 10).
-    assert [s.split_j for s in found.shares] == pytest.approx([0.8 * math.hypot(6.0, 4.0)] * 2 + [0.0])
-
-
-@given(
-    energy_j=joules,
-    calls=st.lists(st.tuples(st.integers(0, 10_000), st.floats(0.0, 100.0), st.floats(0.0, 10.0)), max_size=6),
-    idle=rest,
-)
-def test_calibrated_shares_sum_to_the_window(
-    energy_j: float, calls: list[tuple[int, float, float]], idle: PowerAtRest | None
-) -> None:
-    whole = window(energy_j, sampling_j=5.0, gain_j=0.05 * energy_j, offset_j=50.0)
-    found = calibrated(whole, 10.0, [Calls(f"phase-{i}", *c) for i, c in enumerate(calls)], idle=idle)
-    assert add_up(found.shares, "energy_j") == pytest.approx(energy_j, rel=1e-9, abs=0.0)
-    assert min(s.energy_j for s in found.shares) >= 0.0
-    assert add_up(found.shares, "gain_j") == pytest.approx(whole.gain_j)
-    if energy_j:
-        assert add_up(found.shares, "independent_j") == pytest.approx(5.0)
-        assert add_up(found.shares, "offset_j") == pytest.approx(50.0)
-    assert found.closure_j == pytest.approx(found.predicted_j - energy_j)
-
-
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
@@ -247,7 +200,7 @@ def test_intervals_that_are_none(bad: Interval, words: str) -> None:
         attribute(window(), START_S, END_S, [bad])
 
 
-def test_windows_traces_and_calls_that_are_none() -> None:
+def test_windows_and_traces_that_are_none() -> None:
     with pytest.raises(ValueError, match="has no length"):
         attribute(window(), START_S, START_S, [])
     short = [TracePoint(START_S, 0.0), TracePoint(END_S - 1.0, 1.0)]
@@ -258,7 +211,3 @@ def test_windows_traces_and_calls_that_are_none() -> None:
         attribute(window(), START_S, END_S, [], trace=falling)
     with pytest.raises(ValueError, match="t: a weight"):
         divide(Share("a", "measured", "", 1.0), {"t": math.inf})
-    with pytest.raises(ValueError, match="every phase needs a name of its own"):
-        calibrated(window(), 1.0, [Calls("draft", 1, 1.0, 0.1)] * 2)
-    with pytest.raises(ValueError, match="draft: calls, joules"):
-        calibrated(window(), 1.0, [Calls("draft", 1, -1.0, 0.1)])
