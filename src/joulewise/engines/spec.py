@@ -47,8 +47,9 @@ class TransformersSpec(ModelSpec):
 
     Args:
         model: ``default`` (the embedded SmolLM2-135M-Instruct), a hub name, a folder, or a GGUF file.
-        draft: the draft model for decodings that need one and name none: a hub name, a folder, or ``first-layers:N``
-            (the target's own first N layers: a correctness fixture, not a fast draft).
+        draft: the draft model for decodings that need one and name none: a hub name, a folder, ``first-layers:N`` (the
+            target's own first N layers: a correctness fixture, not a fast draft), or ``shipped:draft``, which the
+            default model has and takes where nothing is named.
         dtype: ``auto`` is bfloat16 on a GPU and float32 on a CPU.
         quantisation: of the target. ``none``: as its files are, which may be quantised already. ``nf4`` and ``int8``:
             unquantised files are quantised by bitsandbytes as they are loaded. ``gptq``: the files must be a GPTQ
@@ -71,7 +72,8 @@ class NativeSpec(ModelSpec):
         model: as for ``transformers``; a causal model that is a plain stack of attention layers.
         draft: as for ``transformers``; it must share the target's tokenizer.
         heads: of the decodings that need one and name none: a hub name, a folder or a file by kind (``medusa``,
-            ``eagle2``, ``eagle3``). ``random`` is one with random weights, for ``synthetic_acceptance``.
+            ``eagle2``, ``eagle3``). The default model has ``shipped:medusa``, ``shipped:eagle2`` and ``shipped:eagle3``
+            and takes them where nothing is named. ``random`` is one with random weights, for ``synthetic_acceptance``.
         dtype: as for ``transformers``.
         quantisation: as for ``transformers``.
         draft_quantisation: as for ``transformers``.

@@ -10,6 +10,7 @@ from joulewise.decoding import Eagle2, Eagle3, Medusa, Vanilla
 from joulewise.decoding.spec import Decoding
 from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Request
 from joulewise.engines.native.drafters import DRAFTERS
+from joulewise.engines.shipped import shipped_for
 from joulewise.engines.spec import RANDOM_HEAD, HeadKind, NativeSpec
 from joulewise.engines.transformers.info import draft_fault
 from joulewise.engines.transformers.quantisation import require_packages
@@ -88,8 +89,8 @@ class NativeEngine:
 
 
 def head_of(spec: NativeSpec, decoding: Decoding) -> tuple[str, HeadKind] | None:
-    """Name and family of a decoding's head; None where it needs none or none is named."""
+    """Name and family of a decoding's head: the default model has some; None where it needs none or none is named."""
     if not isinstance(decoding, Medusa | Eagle2 | Eagle3):
         return None
-    name = decoding.head or spec.heads.get(decoding.kind)
+    name = decoding.head or spec.heads.get(decoding.kind) or shipped_for(spec.model, decoding.kind)
     return None if name is None else (name, decoding.kind)

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from joulewise.engines.shipped import shipped_folder
 from joulewise.engines.transformers.loading import Loaded, first_paragraph, load, make_neutral, quiet
 from joulewise.engines.transformers.quantisation import parameters
 from joulewise.errors import UserError
@@ -47,7 +48,7 @@ def open_draft(name: str, target: Loaded, quantisation: Quantisation = "none") -
     """Load the draft that a plan names, on the target's device and in its dtype.
 
     Args:
-        name: a hub name, a folder, or ``first-layers:N`` of the target.
+        name: a hub name, a folder, ``first-layers:N`` of the target, or ``shipped:draft``.
         target: the model that verifies.
         quantisation: of a draft that is a model of its own.
 
@@ -58,7 +59,12 @@ def open_draft(name: str, target: Loaded, quantisation: Quantisation = "none") -
     if name.startswith(FIRST_LAYERS):
         return _first_layers(int(name.removeprefix(FIRST_LAYERS)), target)
     if shares_embeddings(name):
-        return _layers_alone(Path(name), target)
+        if quantisation != "none":
+            raise UserError(
+                f"The draft {name} holds its layers alone, which draft_quantisation: {quantisation} cannot change: "
+                "leave that out, or name a whole model as the draft."
+            )
+        return _layers_alone(name, target)
     device = str(target.model.device)
     try:
         draft = load(name, None, str(target.model.dtype).removeprefix("torch."), device, quantisation)
@@ -87,7 +93,7 @@ def _refuse_head(name: str, fault: UserError) -> None:
     # Not at the top, because the heads build on this package.
     from joulewise.engines.native.heads.formats import TITLES, open_checkpoint
 
-    if not Path(name).exists():
+    if not _folder(name).exists():
         return
     try:
         family = open_checkpoint(name).family
@@ -101,7 +107,7 @@ def _refuse_head(name: str, fault: UserError) -> None:
 
 def shares_embeddings(name: str) -> bool:
     """Whether a folder holds a draft's layers alone, for a target that lends it the rest."""
-    file = Path(name) / "config.json"
+    file = _folder(name) / "config.json"
     try:
         config = json.loads(file.read_bytes()) if file.is_file() else None
     except ValueError as error:
@@ -111,8 +117,13 @@ def shares_embeddings(name: str) -> bool:
     return isinstance(config, dict) and config.get(SHARES) is True
 
 
-def _layers_alone(folder: Path, target: Loaded) -> Draft:
+def _folder(name: str) -> Path:
+    return shipped_folder(name) or Path(name)
+
+
+def _layers_alone(name: str, target: Loaded) -> Draft:
     """A draft whose embeddings, output matrix and tokenizer are its target's."""
+    folder = _folder(name)
     embedding = target.model.get_input_embeddings()
     try:
         with quiet():
@@ -120,22 +131,22 @@ def _layers_alone(folder: Path, target: Loaded) -> Draft:
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
             lacks = model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"The draft {folder} could not be loaded: {first_paragraph(error)}") from error
+        raise UserError(f"The draft {name} could not be loaded: {first_paragraph(error)}") from error
     shared = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
-    own = [name for name in lacks.missing_keys if not any(model.get_parameter(name) is weight for weight in shared)]
+    own = [key for key in lacks.missing_keys if not any(model.get_parameter(key) is weight for weight in shared)]
     if own or lacks.unexpected_keys:
-        raise UserError(f"The draft {folder} is not whole: {(own + lacks.unexpected_keys)[0]} is missing or too much.")
+        raise UserError(f"The draft {name} is not whole: {(own + lacks.unexpected_keys)[0]} is missing or too much.")
     if shared[0].shape != embedding.weight.shape:
         raise UserError(
-            f"The draft {folder} was made for a target with embeddings of the shape {tuple(shared[0].shape)}, and "
+            f"The draft {name} was made for a target with embeddings of the shape {tuple(shared[0].shape)}, and "
             f"those of {target.name} have {tuple(embedding.weight.shape)}: name its own target."
         )
     model = model.to(target.model.device, target.model.dtype)
     model.set_input_embeddings(embedding)
     model.set_output_embeddings(target.model.get_output_embeddings())
-    loaded = make_neutral(str(folder), model.eval(), target.tokenizer)
-    own_parameters = sum(p.numel() for name, p in model.named_parameters() if p is not embedding.weight)
-    note = f"{folder}, {own_parameters:,} parameters beside the target's embeddings and output matrix"
+    loaded = make_neutral(name, model.eval(), target.tokenizer)
+    own_parameters = sum(p.numel() for p in model.parameters() if p is not embedding.weight)
+    note = f"{name}, {own_parameters:,} parameters beside the target's embeddings and output matrix"
     return Draft(loaded, True, note)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from joulewise.decoding.spec import Decoding
 from joulewise.engines.engine import EngineInfo
+from joulewise.engines.shipped import shipped_for
 from joulewise.engines.spec import ModelSpec
 from joulewise.engines.transformers.quantisation import libraries, parameters
 
@@ -19,8 +20,10 @@ _LIBRARIES = ("transformers", "tokenizers", "accelerate", "safetensors")
 
 
 def draft_name(spec: ModelSpec, decoding: Decoding) -> str | None:
-    """The draft model of a decoding; None where it needs none or none is named."""
-    return (decoding.draft or spec.draft) if decoding.needs_draft else None
+    """The draft model of a decoding: the default model has one; None where it needs none or none is named."""
+    if not decoding.needs_draft:
+        return None
+    return decoding.draft or spec.draft or shipped_for(spec.model, "draft")
 
 
 def draft_fault(spec: ModelSpec, decoding: Decoding) -> str | None:

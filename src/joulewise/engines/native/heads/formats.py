@@ -24,6 +24,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from joulewise.engines.shipped import shipped_folder
 from joulewise.engines.transformers.loading import first_paragraph
 from joulewise.errors import UserError
 
@@ -200,11 +201,12 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
     """Open a head's files and recognise its family; no tensor is read yet.
 
     Args:
-        name: a folder, a file of weights (with its ``config.json`` beside it), or a name on the hub.
+        name: a folder, a file of weights (with its ``config.json`` beside it), a name on the hub, or a shipped one's.
         revision: on the hub; None takes the newest.
 
     Raises:
         UserError: nothing there, files that cannot be read, or no head that is known.
+        EnvironmentFault: the files of a shipped one are missing.
     """
     place = _place(name, revision)
     folder = place if place.is_dir() else place.parent
@@ -239,6 +241,8 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
 
 
 def _place(name: str, revision: str | None) -> Path:
+    if (shipped := shipped_folder(name)) is not None:
+        return shipped
     place = Path(name)
     if place.is_dir() or (place.is_file() and place.suffix in (".safetensors", ".bin", ".pt", ".pth")):
         return place

@@ -281,7 +281,11 @@ def _publish_draft(model: Any, target: DecoderModel, lends: bool, folder: Path) 
     from transformers import GenerationConfig
 
     if lends:
-        config = model.config.to_dict() | {SHARES: True, "dtype": str(target.model.dtype).removeprefix("torch.")}
+        config = model.config.to_dict() | {
+            SHARES: True,
+            "_name_or_path": "",
+            "dtype": str(target.model.dtype).removeprefix("torch."),
+        }
         own = tuple(f"{model.base_model_prefix}.{part}." for part in ("layers", "norm"))
         tensors = {
             name: tensor.to(dtype=target.model.dtype, device="cpu").contiguous()
