@@ -1,6 +1,6 @@
 """Does kill -9 lose at most the Trial in flight?
 
-    python benchmarks/crash.py [--kills 50] [--seed 0] [--json FILE]
+    python benchmarks/crash.py [--engine transformers] [--kills 50] [--seed 0] [--json FILE]
 
 A run of a small random model through the real engine is killed at random moments and resumed, until it has been killed
 `--kills` times; then it is finished. A witness outside the run folder (a pipe to this process) tells which Trials were
@@ -123,6 +123,7 @@ def trial_ids(ledger: Path) -> set[str]:
 def main() -> int:
     """Kill, resume, finish, count; exit with 1 if anything was lost that should not be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--engine", choices=("transformers", "native"), default="transformers")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -144,8 +145,9 @@ def main() -> int:
             "max_new_tokens: 8\n"
         )
         plan = folder / "plan.yaml"
+        engine = f"{{kind: {arguments.engine}, model: {folder / 'model'}, name: tiny, device: cpu}}"
         plan.write_text(
-            f"name: crash\nengines: [{{kind: transformers, model: {folder / 'model'}, name: tiny, device: cpu}}]\n"
+            f"name: crash\nengines: [{engine}]\n"
             "decodings: [vanilla, {kind: prompt_lookup, tokens: 3}]\ntasks: [task.yaml]\nidle_baseline_s: 0\n"
         )
         out, ledger = folder / "run", folder / "run" / "ledger.jsonl"
