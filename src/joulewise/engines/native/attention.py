@@ -1,4 +1,4 @@
-"""One attention for targets, draft models and heads: any mask, grouped heads without copies."""
+"""One attention for targets, draft models and heads: any mask, grouped heads without copies, rotary positions."""
 
 from __future__ import annotations
 
@@ -77,6 +77,18 @@ def bias_of(mask: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
     width, span = mask.shape[-2:]
     bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
     return bias.view(-1, 1, width, span).repeat(1, 1, groups, 1)
+
+
+def turn(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines for ``turned``, of shape ``(..., W, 1, d)``, from those of shape ``(..., W, d)``."""
+    first, second = sin.chunk(2, dim=-1)
+    return cos[..., None, :], torch.cat((-first, second), dim=-1)[..., None, :]
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary positions put on vectors of shape ``(..., W, heads, d)``; ``cos`` and ``sin`` are those of ``turn``."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.addcmul(x * cos, torch.cat((second, first), dim=-1), sin)
 
 
 def _in_transformers(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, rms_norm
 
-from joulewise.engines.native.attention import attend_tokens
+from joulewise.engines.native.attention import attend_tokens, turn, turned
 from joulewise.engines.native.merged import First
 
 FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
@@ -43,18 +43,6 @@ class _Turn:
         if self._made is None or self._sin is not sin:
             self._sin, self._made = sin, turn(cos, sin)
         return self._made
-
-
-def turn(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines for ``turned``, of shape ``(..., W, 1, d)``, from those of shape ``(..., W, d)``."""
-    first, second = sin.chunk(2, dim=-1)
-    return cos[..., None, :], torch.cat((-first, second), dim=-1)[..., None, :]
-
-
-def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions put on vectors of shape ``(..., W, heads, d)``; ``cos`` and ``sin`` are those of ``turn``."""
-    first, second = x.chunk(2, dim=-1)
-    return torch.addcmul(x * cos, torch.cat((second, first), dim=-1), sin)
 
 
 class _Attention(nn.Module):

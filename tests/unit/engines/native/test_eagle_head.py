@@ -283,5 +283,5 @@ def test_llama3_scaling_is_read(tmp_path: Path, tapped: DecoderModel) -> None:
     turns = 32 * frequencies / (2 * torch.pi)
     share = ((turns - 1) / 3).clamp(0, 1)
     cos, _ = head._rotary(torch.tensor([1]), torch.float32)
-    same(cos[0, :4], (frequencies * (share + (1 - share) / 8)).cos())
+    same(cos[0, 0, :4], (frequencies * (share + (1 - share) / 8)).cos())
     assert (found - unscaled).abs().max() > 1e-3

@@ -6,6 +6,7 @@ from joulewise.engines.native.heads.eagle import Eagle2Head, Eagle3Head
 from joulewise.engines.native.heads.formats import TITLES, Checkpoint, Family, open_checkpoint
 from joulewise.engines.native.heads.medusa import MedusaHead
 from joulewise.engines.native.heads.settings import listed, published_taps, taps_in
+from joulewise.engines.native.merged import merge_projections
 from joulewise.engines.native.model import DecoderModel
 from joulewise.errors import UserError
 
@@ -45,11 +46,13 @@ def open_head(name: str, target: DecoderModel, family: Family | None = None, rev
     Raises:
         UserError: no head that is known, one of another family, or one that does not fit the target.
     """
-    return build(open_checkpoint(name, revision), target, family)
+    head = build(open_checkpoint(name, revision), target, family)
+    merge_projections(head)
+    return head
 
 
 def build(checkpoint: Checkpoint, target: DecoderModel, family: Family | None = None) -> Head:
-    """Make the head of an open checkpoint. See ``open_head``."""
+    """Make the head of an open checkpoint, as it is to be trained. See ``open_head``."""
     if family not in (None, checkpoint.family):
         raise UserError(
             f"{checkpoint.name} holds a head of the family {TITLES[checkpoint.family]}, not {TITLES[family]}: choose "

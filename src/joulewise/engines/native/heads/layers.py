@@ -11,7 +11,7 @@ from transformers import LlamaConfig
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from joulewise.engines.native.attention import attend
+from joulewise.engines.native.attention import attend_tokens, turn, turned
 from joulewise.engines.native.cache import KV
 from joulewise.engines.native.heads.formats import Checkpoint, Weights
 from joulewise.engines.native.heads.parts import linear, norm
@@ -56,16 +56,10 @@ class Rotary:
         self._frequencies = self._frequencies.to(device)
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosines and sines, each of shape ``(W, head_dim)``, for positions of shape ``(W,)``."""
+        """What ``turned`` takes for positions of shape ``(W,)``: two tensors of shape ``(W, 1, head_dim)``."""
         angles = positions[:, None].float() * self._frequencies
         angles = torch.cat((angles, angles), dim=-1)
-        return (angles.cos() * self._scale).to(dtype), (angles.sin() * self._scale).to(dtype)
-
-
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = x.chunk(2, dim=-1)
-    turned: Tensor = x * cos + torch.cat((-second, first), dim=-1) * sin
-    return turned
+        return turn((angles.cos() * self._scale).to(dtype), (angles.sin() * self._scale).to(dtype))
 
 
 class Attention(nn.Module):
@@ -100,10 +94,10 @@ class Attention(nn.Module):
         """
         shape = (*(x.shape[:-2] or (1,)), x.shape[-2], -1, self.head_dim)
         query, key, value = (project(x).view(shape) for project in (self.q_proj, self.k_proj, self.v_proj))
-        query, key, value = (part.transpose(1, 2) for part in (self.q_norm(query), self.k_norm(key), value))
-        keys, values = cache.update(_turned(key, *turn), value, layer)
-        mixed = attend(_turned(query, *turn), keys, values, mask)
-        out: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(*x.shape[:-1], -1))
+        both = turned(torch.cat((self.q_norm(query), self.k_norm(key)), dim=2), *turn)
+        query, key = both.split((query.shape[2], self.kv_heads), dim=2)
+        keys, values = cache.update(key.transpose(1, 2), value.transpose(1, 2), layer)
+        out: Tensor = self.o_proj(attend_tokens(query, keys, values, mask).view(*x.shape[:-1], -1))
         return out
 
 

@@ -13,6 +13,7 @@ from joulewise.engines.native.heads.eagle import Eagle2Head, Eagle3Head
 from joulewise.engines.native.heads.formats import Checkpoint, Family, in_memory
 from joulewise.engines.native.heads.medusa import MedusaHead
 from joulewise.engines.native.heads.parts import embedding
+from joulewise.engines.native.merged import merge_projections
 from joulewise.engines.native.model import DecoderModel
 
 _SPREAD = 0.02
@@ -131,4 +132,6 @@ def _config(target: DecoderModel) -> dict[str, Any]:
 def _made(
     family: Family, config: Mapping[str, Any], tensors: Mapping[str, Tensor], target: DecoderModel
 ) -> MedusaHead | Eagle2Head | Eagle3Head:
-    return build(Checkpoint("random weights", family, config, in_memory(tensors)), target)
+    head = build(Checkpoint("random weights", family, config, in_memory(tensors)), target)
+    merge_projections(head)
+    return head
