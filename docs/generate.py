@@ -21,6 +21,8 @@ from joulewise.ledger import cross_checks, load
 from joulewise.plan import plan_schema
 from joulewise.report import chart
 from joulewise.report.explain import sentences
+from joulewise.report.markdown import words
+from joulewise.report.phases import JOULES_NOTE, joules
 from joulewise.report.summary import Summary, sections, summarise
 from joulewise.report.text import interval, value, verdict
 
@@ -74,6 +76,18 @@ def answers(run: str) -> str:
 def explained(run: str) -> str:
     """Why the decodings of a recorded run pay or not."""
     return "\n".join(f"- {sentence}" for section in sections(_summary(run)) for sentence in sentences(section))
+
+
+def phase_joules(run: str) -> str:
+    """Where the joules of a recorded run went, by phase, and the powers behind it."""
+    told = []
+    for section in sections(_summary(run)):
+        assert section.phase_energy is not None
+        grid = joules(section.phase_energy)
+        told += [f"| task | decoding | {' | '.join(grid.columns)} |", "| --- | --- |" + " --- |" * len(grid.columns)]
+        told += [f"| {row.task} | {row.decoding} | {' | '.join(map(words, row.figures))} |" for row in grid.rows]
+        told += ["", *(f"{note}\n" for note in grid.notes if note != JOULES_NOTE)]
+    return "\n".join(told).rstrip()
 
 
 def sandbox(file: str) -> str:
@@ -184,7 +198,10 @@ def aa(file: str) -> str:
 
 BLOCKS: dict[str, Callable[[str], str]] = {
     f.__name__: f
-    for f in (savings, answers, explained, sandbox, report, gate, gate_same_outputs, meter_accuracy, cross_check, aa)
+    for f in (
+        *(savings, answers, explained, phase_joules, sandbox, report),
+        *(gate, gate_same_outputs, meter_accuracy, cross_check, aa),
+    )
 }
 
 

@@ -32,7 +32,8 @@ def explain(
 
     For every decoding that speculates, against vanilla on the same task: how many tokens a round must keep to break
     even in seconds, in joules and in joules above idle power. Then which number of draft tokens is best, and, where
-    the engine tells phases apart, where the seconds go. Runs without a single successful Trial are refused.
+    the engine tells phases apart, where the seconds and the joules go. Runs without a single successful Trial are
+    refused.
     """
     from joulewise.ledger import load
     from joulewise.report.explain import no_answers, sentences, to_json

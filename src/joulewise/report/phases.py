@@ -36,7 +36,7 @@ def phase_grids(section: Section) -> tuple[Grid, ...]:
     energy = section.phase_energy
     grids = [_seconds(section), _overhead_seconds(section)]
     if energy is not None and energy.reason is None:
-        grids += [_joules(energy), _overhead_joules(energy)]
+        grids += [joules(energy), _overhead_joules(energy)]
     return tuple(grid for grid in grids if grid.rows)
 
 
@@ -68,7 +68,8 @@ def _seconds_column(found: Sequence[PhaseShares], phase: str) -> Column:
     return Column(_plain(phase), tuple(Shown(f"{100 * p.shares[phase]:.1f}") for p in found))
 
 
-def _joules(energy: PhaseEnergy) -> Grid:
+def joules(energy: PhaseEnergy) -> Grid:
+    """The joules of every phase, the overhead's together; ``energy`` without a ``reason``."""
     found = energy.cells
     columns = [_joules_column(found, phase) for phase in PHASES if phase not in OVERHEAD]
     overhead = _column("overhead", [cell.overhead for cell in found], [_resolvable(cell.overhead) for cell in found])
