@@ -12,7 +12,8 @@ prompt lookup. The answers become Trials and tables of Trials, and those go thro
 - ``compare`` of DEARER's vanilla with BASE's, and gamma within DEARER: is the 10 % found?
 
 What is recorded (H200): how many tokens an answer has, how long it takes and what power it draws, with replacement from
-``results/h200/real_tasks``; the power's course inside an answer, from the steady load in ``tests/data/nvml_h200.jsonl``
+``results/h200/real_tasks_transformers``; the power's course inside an answer, from the steady load in
+``tests/data/nvml_h200.jsonl``
 (its joules by step, over their mean).
 What is simulated: counter, sensor and sampler (``simulated_card``'s *held* kind, as the H200's in that recording). What
 is assumed: that all of a run's answers last by 1 % (standard deviation) more or less than another run's, as ``compare``
@@ -146,7 +147,7 @@ class Work(Load):
 @cache
 def recorded(task: str) -> tuple[Recorded, ...]:
     """Vanilla's answers in the run on the H200."""
-    rows = load(ROOT / "results" / "h200" / "real_tasks").arrow.to_pylist()
+    rows = load(ROOT / "results" / "h200" / "real_tasks_transformers").arrow.to_pylist()
     return tuple(
         Recorded(r["output_tokens"], r["duration_s"] / r["output_tokens"], r["gpu_energy_j"] / r["duration_s"])
         for r in rows
