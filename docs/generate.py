@@ -1,8 +1,9 @@
 """Write the generated parts of the documentation anew: `make docs`. A test fails when they differ from their source.
 
 - docs/plan.schema.json: from the code.
-- in README.md and docs/*.md, what stands between `<!-- generated: WHAT FROM -->` and `<!-- end -->`: from recorded runs
-  and benchmarks under results/. `BLOCKS` says what there is.
+- in README.md, docs/*.md and assets/**/*.md, what stands between `<!-- generated: WHAT FROM -->` and `<!-- end -->`:
+  from recorded runs and benchmarks under results/, and from recipes and checks of the shipped heads. `BLOCKS` says what
+  there is.
 - docs/figures/*.svg: from recorded runs.
 """
 
@@ -13,10 +14,11 @@ import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from joulewise.analysis.intervals import Quantity
 from joulewise.analysis.savings import Gamma
+from joulewise.engines.shipped import ShippedKind
 from joulewise.ledger import cross_checks, load
 from joulewise.plan import plan_schema
 from joulewise.report import chart
@@ -40,6 +42,7 @@ def pages() -> dict[Path, str]:
         ROOT / "README.md",
         *sorted((ROOT / "docs").glob("*.md")),
         *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+        *sorted((ROOT / "assets").rglob("*.md")),
     ]
     found = {path: path.read_text(encoding="utf-8") for path in markdown}
     texts = {path: filled(text) for path, text in found.items() if MARKED.search(text)}
@@ -196,11 +199,39 @@ def aa(file: str) -> str:
     return "\n".join(lines)
 
 
+def trained(folder: str) -> str:
+    """What the recipes of the shipped heads say of their trainings."""
+    lines = [
+        "| | steps | tokens seen | seconds | best token agrees on held-out texts |",
+        "| --- | ---: | ---: | ---: | --- |",
+    ]
+    for kind in get_args(ShippedKind):
+        told = _json(f"{folder}/{kind}/recipe.json")
+        steps = f"{told['step']:,}" + ("" if told["finished"] else f" of {told['steps']:,}")
+        agrees = ", ".join(f"{100 * share:.0f}" for share in told["held_out"]["agreement"])
+        lines.append(f"| `{kind}` | {steps} | {told['tokens_seen']:,} | {told['duration_s']:.0f} | {agrees} % |")
+    return "\n".join(lines)
+
+
+def accepted(folder: str) -> str:
+    """What `joulewise heads check --json` recorded of the shipped heads; prompt lookup, which stands in all, once."""
+    lines = ["| tokens a round | all outputs | less than 10 % of 8-grams repeated |", "| --- | --- | --- |"]
+    rows = {}
+    checks = [file for kind in get_args(ShippedKind) if (file := ROOT / folder / kind / "check.json").is_file()]
+    for check in checks:
+        for one in json.loads(check.read_bytes())["decodings"]:
+            both = (one["everything"], one["unrepetitive"])
+            told = [f"{fared['length']:.2f} ({fared['outputs']} outputs)" for fared in both]
+            rows[one["label"]] = f"| {one['label']} | {' | '.join(told)} |"
+    lookup = [label for label in rows if label.startswith("prompt-lookup")]
+    return "\n".join(lines + [rows[label] for label in sorted(rows, key=lookup.__contains__)])
+
+
 BLOCKS: dict[str, Callable[[str], str]] = {
     f.__name__: f
     for f in (
         *(savings, answers, explained, phase_joules, sandbox, report),
-        *(gate, gate_same_outputs, meter_accuracy, cross_check, aa),
+        *(gate, gate_same_outputs, meter_accuracy, cross_check, aa, trained, accepted),
     )
 }
 
