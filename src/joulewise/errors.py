@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 
 class JoulewiseError(Exception):
     """Base class of every error that Joulewise raises on purpose.
@@ -27,3 +29,9 @@ class ContextLengthError(JoulewiseError):
 
     Only the Trial fails; the run goes on.
     """
+
+
+def first_paragraph(error: Exception) -> str:
+    """What an error says first, in one line, for use within a sentence; its type where it says nothing."""
+    paragraph = str(error).strip().partition("\n\n")[0].rstrip(".: \n")
+    return textwrap.shorten(paragraph, 300, placeholder=" ...") or type(error).__name__

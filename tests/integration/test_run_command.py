@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import tiny_heads
+import tiny_models
 
 SCRIPTED = (
     "import joulewise.engines as e; e.ENGINES['transformers'] = 'scripted_engine:ScriptedEngine'; "
@@ -40,6 +45,21 @@ def folder(tmp_path: Path) -> Path:
     questions = [{"id": f"q{i}", "text": f"question {i}", "answer": "1"} for i in range(6)]
     (tmp_path / "words.jsonl").write_text("".join(json.dumps(q) + "\n" for q in questions))
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Heads and a model, whole and damaged, in folders of those names."""
+    root = tmp_path_factory.mktemp("heads")
+    tiny_heads.write(root / "medusa", tiny_heads.medusa(2))
+    tiny_heads.write(root / "eagle3", tiny_heads.eagle3(), tiny_heads.CONFIG)
+    tiny_models.save(root / "model", tiny_models.build("llama"))
+    (root / "empty").mkdir()
+    (root / "cut").mkdir()
+    (root / "cut" / "model.safetensors").write_bytes((root / "medusa" / "model.safetensors").read_bytes()[:-9])
+    (root / "pickle").mkdir()
+    (root / "pickle" / "medusa_lm_head.pt").write_bytes(pickle.dumps("no head"))
+    return root
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -155,30 +175,53 @@ def test_a_dry_run_tells_a_model_that_is_not_there(folder: Path, old: str, new: 
 
 
 @pytest.mark.parametrize(
-    ("head", "words"),
+    ("decoding", "words"),
     [
-        ("random", None),
-        ("heads/medusa.safetensors", None),
-        ("heads", None),
-        ("mine", "the folder mine holds no head: there is no *.safetensors"),
-        ("gone/head.bin", "there is no head gone/head.bin"),
+        ("{kind: medusa, head: random, synthetic_acceptance: 0.5}", None),
+        ("{kind: medusa}", None),
+        ("{kind: medusa, head: medusa/model.safetensors, tree: [[0], [0, 0]]}", None),
+        ("{kind: medusa, head: medusa, tree: [[0], [0, 0]]}", None),
+        ("{kind: eagle3, head: eagle3}", None),
+        ("{kind: medusa, head: empty}", "medusa: empty holds no Medusa, EAGLE-1/2 or EAGLE-3 head (it holds no "),
+        ("{kind: medusa, head: gone/head.bin}", "there is no head gone/head.bin"),
+        ("{kind: medusa, head: 'shipped:medua'}", "There is no 'shipped:medua'"),
+        ("{kind: medusa, head: cut}", "cut/model.safetensors could not be read as tensors alone"),
+        ("{kind: medusa, head: model}", "medusa: model holds no Medusa, EAGLE-1/2 or EAGLE-3 head (its tensors are "),
+        ("{kind: eagle2, head: eagle3}", "eagle3 holds a head of the family EAGLE-3, not EAGLE-1/2"),
+        (
+            "{kind: medusa, head: medusa, tree: mc_sim_7b_63}",
+            "A Medusa tree 4 deep needs as many heads, and medusa has",
+        ),
+        ("{kind: medusa, head: medusa, tree: [[0], [95]]}", "A rank of the Medusa tree is over the 80 tokens"),
+        ("{kind: eagle3, head: eagle3, top_k: 25}", "top_k 25 is more than the 24 tokens that the head eagle3 can"),
+        ("{kind: coga, draft: eagle3}", "The draft eagle3 is no model: it holds a head of the family EAGLE-3. Name it"),
+        ("{kind: coga, draft: medusa/model.safetensors}", "is no model: it holds a head of the family Medusa"),
+        ("{kind: coga, draft: model}", None),
     ],
 )
-def test_a_dry_run_tells_a_head_that_is_not_there(folder: Path, head: str, words: str | None) -> None:
-    (folder / "mine").mkdir()
-    (folder / "heads").mkdir()
-    (folder / "heads" / "medusa.safetensors").write_bytes(b"")
-    plan = PLAN.replace("{kind: coga, tokens: 5}", "{kind: medusa, synthetic_acceptance: 0.5}")
-    plan = plan.replace(
-        "kind: transformers, name: toy, draft: x", f"kind: native, name: toy, heads: {{medusa: {head}}}"
-    )
-    (folder / "plan.yaml").write_text(plan)
+def test_a_dry_run_looks_at_the_headers_of_heads_and_drafts(
+    heads: Path, folder: Path, decoding: str, words: str | None
+) -> None:
+    shutil.copytree(heads, folder, dirs_exist_ok=True)
+    plan = PLAN.replace("{kind: coga, tokens: 5}", decoding).replace("kind: transformers", "kind: native")
+    (folder / "plan.yaml").write_text(plan.replace(", draft: x", ""))
     done = joulewise(folder, "run", "plan.yaml", "--dry-run")
     if words is None:
-        assert (done.returncode, "Warning" in done.stderr) == (0, False), done.stderr
+        assert (done.returncode, "Warning" in done.stdout) == (0, False), done.stderr
     else:
         assert done.returncode == 2
+        assert done.stderr.startswith("joulewise: engine toy: ")
         assert words in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_dry_run_opens_no_pickle(heads: Path, folder: Path) -> None:
+    shutil.copytree(heads, folder, dirs_exist_ok=True)
+    plan = PLAN.replace("{kind: coga, tokens: 5}", "{kind: medusa, head: pickle}")
+    (folder / "plan.yaml").write_text(plan.replace("kind: transformers", "kind: native").replace(", draft: x", ""))
+    done = joulewise(folder, "run", "plan.yaml", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "Warning: engine toy: the head pickle is a pickle: not checked, the run will open it as" in done.stdout
 
 
 def test_a_dry_run_tells_a_device_that_is_not_there(folder: Path) -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from joulewise.decoding import Eagle2, Eagle3, Medusa
 from joulewise.engines.default_model import INSTALL, WHEEL
-from joulewise.engines.spec import RANDOM_HEAD, EngineSpec
+from joulewise.engines.shipped import PREFIX as SHIPPED
+from joulewise.engines.shipped import shipped_folder
+from joulewise.engines.spec import RANDOM_HEAD, EngineSpec, NativeSpec
 from joulewise.environment import package_version
+from joulewise.errors import JoulewiseError
 from joulewise.plan import Plan
 
 FIRST_LAYERS = "first-layers:"
-_HEAD_FILES = ("*.safetensors", "*.bin", "*.pt")
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
@@ -28,14 +30,10 @@ def check_models(plan: Plan) -> tuple[list[str], list[str]]:
     faults: dict[str, None] = {}
     remarks: dict[str, None] = {}
     for engine in plan.engines:
-        for name, revision in _models(plan, engine):
-            fault, remark = _check(name, revision)
-            if fault:
-                faults[f"engine {engine.label}: {fault}"] = None
-            if remark:
-                remarks[f"engine {engine.label}: {remark}"] = None
-        for head in _heads(plan, engine):
-            fault, remark = _check_head(head)
+        drafts = [name for name in _drafts(plan, engine) if not name.startswith(FIRST_LAYERS)]
+        checked = [_check(engine.model, engine.revision), *map(_check_draft, drafts)]
+        checked += [_check_head(head, decoding) for head, decoding in _heads(plan, engine)]
+        for fault, remark in checked:
             if fault:
                 faults[f"engine {engine.label}: {fault}"] = None
             if remark:
@@ -50,38 +48,73 @@ def check_models(plan: Plan) -> tuple[list[str], list[str]]:
     return list(faults), list(remarks)
 
 
-def _models(plan: Plan, engine: EngineSpec) -> Iterator[tuple[str, str | None]]:
-    yield engine.model, engine.revision
-    for draft in _drafts(plan, engine):
-        if not draft.startswith(FIRST_LAYERS):
-            yield draft, None
-
-
 def _drafts(plan: Plan, engine: EngineSpec) -> list[str]:
     """The drafts that the engine's cells use, each once."""
+    from joulewise.engines.transformers.info import draft_name
+
     used = [c.decoding for c in plan.cells() if c.engine.label == engine.label and c.decoding.needs_draft]
-    names = [getattr(decoding, "draft", None) or engine.draft for decoding in used]
+    names = [draft_name(engine, decoding) for decoding in used]
     return list(dict.fromkeys(name for name in names if name))
 
 
-def _heads(plan: Plan, engine: EngineSpec) -> list[str]:
-    """The heads that the engine's cells use, each once."""
-    own = getattr(engine, "heads", {})
-    used = [c.decoding for c in plan.cells() if c.engine.label == engine.label and c.decoding.needs_head]
-    names = [getattr(decoding, "head", None) or own.get(decoding.kind) for decoding in used]
-    return list(dict.fromkeys(name for name in names if name))
+def _heads(plan: Plan, engine: EngineSpec) -> list[tuple[str, Medusa | Eagle2 | Eagle3]]:
+    """The heads that the engine's cells use, with the decodings that they are for."""
+    if not isinstance(engine, NativeSpec):
+        return []
+    from joulewise.engines.native.engine import head_of
+
+    used = {c.decoding: None for c in plan.cells() if c.engine.label == engine.label}
+    return [
+        (head[0], decoding)
+        for decoding in used
+        if isinstance(decoding, Medusa | Eagle2 | Eagle3) and (head := head_of(engine, decoding)) is not None
+    ]
 
 
-def _check_head(name: str) -> tuple[str | None, str | None]:
+def _check_head(name: str, decoding: Medusa | Eagle2 | Eagle3) -> tuple[str | None, str | None]:
     """The fault of one head and what could not be checked."""
-    path = Path(name)
-    if name == RANDOM_HEAD or path.is_file() or (path.is_dir() and any(f for p in _HEAD_FILES for f in path.glob(p))):
+    from joulewise.engines.native.checkpoints import glance
+    from joulewise.engines.native.fit import require_fit
+
+    if name == RANDOM_HEAD:
         return None, None
-    if path.is_dir():
-        return f"the folder {name} holds no head: there is no {' or '.join(_HEAD_FILES)} in it", None
-    if path.suffix or not _HUB_NAME.fullmatch(name):
-        return f"there is no head {name}: check the spelling, or train one with `joulewise heads train`", None
-    return None, None if _cached(name, None) else f"the head {name} is not in the hub's cache: the run will ask for it"
+    if not name.startswith(SHIPPED) and not Path(name).exists():
+        if Path(name).suffix or not _HUB_NAME.fullmatch(name):
+            return f"there is no head {name}: check the spelling, or train one with `joulewise heads train`", None
+        return None, None if _cached(name) else f"the head {name} is not in the hub's cache: the run will ask for it"
+    try:
+        checkpoint = glance(name)
+        if checkpoint is None:
+            return None, f"the head {name} is a pickle: not checked, the run will open it as tensors alone"
+        require_fit(checkpoint, decoding)
+    except JoulewiseError as error:
+        return f"{decoding.label}: {error}", None
+    return None, None
+
+
+def _check_draft(name: str) -> tuple[str | None, str | None]:
+    """The fault of one draft model and what could not be checked."""
+    try:
+        if shipped_folder(name) is not None:
+            return None, None
+        if Path(name).exists():
+            _refuse_head(name)
+    except JoulewiseError as error:
+        return str(error), None
+    return _check(name, None)
+
+
+def _refuse_head(name: str) -> None:
+    """Refuse a head that is named as a draft model; what is no head, or a model with heads in it, passes."""
+    from joulewise.engines.native.checkpoints import glance
+    from joulewise.engines.native.fit import no_model
+
+    try:
+        head = glance(name)
+    except JoulewiseError:
+        return
+    if head is not None and not (head.family == "medusa" and "num_hidden_layers" in head.config):
+        raise no_model(name, head.family)
 
 
 def _check(name: str, revision: str | None) -> tuple[str | None, str | None]:
@@ -106,7 +139,7 @@ def _check(name: str, revision: str | None) -> tuple[str | None, str | None]:
     return None, f"{name} is no folder here and not in the hub's cache: not checked, the run will ask the hub for it"
 
 
-def _cached(name: str, revision: str | None) -> bool:
+def _cached(name: str, revision: str | None = None) -> bool:
     if find_spec("huggingface_hub") is None:
         return False
     from huggingface_hub import try_to_load_from_cache

@@ -15,9 +15,9 @@ import joulewise
 import tiny_heads
 from joulewise.decoding import CoGA, DyGA, Eagle2, Eagle3, Medusa, PromptLookup
 from joulewise.engines.native import NativeEngine
+from joulewise.engines.native.checkpoints import Family, open_checkpoint
 from joulewise.engines.native.engine import head_of
 from joulewise.engines.native.heads import open_head
-from joulewise.engines.native.heads.formats import Family, open_checkpoint
 from joulewise.engines.native.training.check import kind_of
 from joulewise.engines.shipped import ShippedKind, shipped_folder, shipped_for
 from joulewise.engines.spec import NativeSpec, TransformersSpec

@@ -20,7 +20,7 @@ from joulewise.decoding.spec import Decoding
 from joulewise.engines.engine import Message, Request, Role
 from joulewise.engines.spec import TransformersSpec
 from joulewise.engines.transformers import TransformersEngine, loading
-from joulewise.errors import ContextLengthError, EnvironmentFault, UserError
+from joulewise.errors import ContextLengthError, EnvironmentFault, UserError, first_paragraph
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_a_model_without_a_tokenizer(tmp_path: Path) -> None:
     ],
 )
 def test_a_librarys_error_is_told_in_one_line(text: str, said: str) -> None:
-    assert loading.first_paragraph(ValueError(text)) == said
+    assert first_paragraph(ValueError(text)) == said
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")

@@ -12,11 +12,11 @@ from joulewise.decoding.spec import Decoding
 from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Request, Sampling
 from joulewise.engines.native.accept import Chooser, Rule, match, synthetic, typical
 from joulewise.engines.native.check import as_step, reader
+from joulewise.engines.native.checkpoints import Family
 from joulewise.engines.native.draft import Draft
 from joulewise.engines.native.drafters import Parts, make_drafter
 from joulewise.engines.native.engine import head_of
 from joulewise.engines.native.heads import Head, open_head, published_taps, taps_of
-from joulewise.engines.native.heads.formats import Family
 from joulewise.engines.native.heads.gate import Gate
 from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle3, random_medusa
 from joulewise.engines.native.loop import Decoded, decode

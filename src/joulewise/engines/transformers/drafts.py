@@ -15,9 +15,9 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from joulewise.engines.shipped import shipped_folder
-from joulewise.engines.transformers.loading import Loaded, first_paragraph, load, make_neutral, quiet
+from joulewise.engines.transformers.loading import Loaded, load, make_neutral, quiet
 from joulewise.engines.transformers.quantisation import parameters
-from joulewise.errors import UserError
+from joulewise.errors import UserError, first_paragraph
 
 if TYPE_CHECKING:
     from joulewise.engines.spec import Quantisation
@@ -91,7 +91,8 @@ def open_draft(name: str, target: Loaded, quantisation: Quantisation = "none") -
 def _refuse_head(name: str, fault: UserError) -> None:
     """Say of a head that stands in a draft's place what it is, and where it belongs."""
     # Not at the top, because the heads build on this package.
-    from joulewise.engines.native.heads.formats import TITLES, open_checkpoint
+    from joulewise.engines.native.checkpoints import open_checkpoint
+    from joulewise.engines.native.fit import no_model
 
     if not _folder(name).exists():
         return
@@ -99,10 +100,7 @@ def _refuse_head(name: str, fault: UserError) -> None:
         family = open_checkpoint(name).family
     except UserError:
         return  # no head either: the fault in loading it as a model is what counts
-    raise UserError(
-        f"The draft {name} is no model: it holds a head of the family {TITLES[family]}. Name it under `heads` of the "
-        f"engine `native` or as `head` of the decoding, with kind: {family}."
-    ) from fault
+    raise no_model(name, family) from fault
 
 
 def shares_embeddings(name: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import struct
-import textwrap
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -23,7 +22,7 @@ from joulewise.engines.default_model import NOTE, default_model_folder
 from joulewise.engines.transformers.gguf import NOTE as GGUF_NOTE
 from joulewise.engines.transformers.gguf import is_gguf, load_gguf
 from joulewise.engines.transformers.quantisation import describe, loading_config, spare_odd_shapes, stated
-from joulewise.errors import EnvironmentFault, UserError
+from joulewise.errors import EnvironmentFault, UserError, first_paragraph
 
 if TYPE_CHECKING:
     from joulewise.engines.spec import Quantisation
@@ -244,9 +243,3 @@ def out_of_memory(what: str, where: str) -> EnvironmentFault:
         f"No memory is left on {where} for {what}: use a smaller model or draft, dtype: bfloat16, device: balanced "
         "over several GPUs, or fewer tokens; `nvidia-smi` shows who else uses the GPU."
     )
-
-
-def first_paragraph(error: Exception) -> str:
-    """What an error says first, in one line, for use within a sentence; its type where it says nothing."""
-    paragraph = str(error).strip().partition("\n\n")[0].rstrip(".: \n")
-    return textwrap.shorten(paragraph, 300, placeholder=" ...") or type(error).__name__

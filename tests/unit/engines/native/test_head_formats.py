@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
@@ -14,7 +15,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import tiny_heads
-from joulewise.engines.native.heads import formats, open_head, taps_of
+from joulewise.engines.native import checkpoints
+from joulewise.engines.native.heads import open_head, taps_of
 from joulewise.engines.native.heads.eagle import Eagle3Head, EagleHead
 from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle3, random_medusa
 from joulewise.engines.native.model import DecoderModel, Hidden
@@ -44,7 +46,7 @@ def test_no_such_thing(plain: DecoderModel, monkeypatch: pytest.MonkeyPatch) -> 
     def nothing(*_: Any, **__: Any) -> str:
         raise LocalEntryNotFoundError("no network\nat all")
 
-    monkeypatch.setattr(formats, "snapshot_download", nothing)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", nothing)
     refused("somebody/head", plain, "neither a folder nor a file here nor to be had from the model hub .no network.")
 
 
@@ -62,7 +64,7 @@ def test_a_hubs_pickles_are_fetched_only_where_there_are_no_safetensors(
         there = name == "safe" or any(pattern.endswith(".bin") for pattern in allow_patterns)
         return str(tmp_path / name if there else empty)
 
-    monkeypatch.setattr(formats, "snapshot_download", fetch)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
     open_head("safe", tapped)
     assert asked == [["*.json", "*.safetensors"]]
     open_head("pickled", tapped)
@@ -216,6 +218,43 @@ def test_a_missing_tensor_is_named(tmp_path: Path, tapped: DecoderModel, missing
 
 
 @pytest.mark.parametrize(
+    ("changes", "missing"),
+    [
+        ([], "midlayer.mlp.up_proj.weight"),
+        ([], "midlayer.hidden_norm.weight"),
+        ([], "midlayer.self_attn.q_proj.weight"),
+        ([], "fc.weight"),
+        ([("midlayer.", "model.layers.0.")], "model.layers.0.mlp.up_proj.weight"),
+        ([("midlayer.", "model.midlayer."), ("fc.", "model.fc.")], "model.midlayer.mlp.up_proj.weight"),
+    ],
+)
+def test_a_missing_tensor_is_named_as_its_file_would(
+    tmp_path: Path, tapped: DecoderModel, changes: list[tuple[str, str]], missing: str
+) -> None:
+    tensors = tiny_heads.renamed(tiny_heads.eagle3(), *changes)
+    del tensors[missing]
+    tiny_heads.write(tmp_path, tensors, CONFIG)
+    refused(str(tmp_path), tapped, rf"has no tensor {missing} \(it has ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "missing"),
+    [
+        ([], "1.0.linear.weight"),
+        ([("", "medusa_head.")], "medusa_head.1.0.linear.weight"),
+        ([(f"{i}.0.linear.", f"blocks.{i}.layers.0.") for i in range(2)], "blocks.1.layers.0.weight"),
+    ],
+)
+def test_a_missing_tensor_of_medusa_is_named_as_its_file_would(
+    tmp_path: Path, plain: DecoderModel, changes: list[tuple[str, str]], missing: str
+) -> None:
+    tensors = tiny_heads.renamed(tiny_heads.medusa(2), *changes)
+    del tensors[missing]
+    tiny_heads.write(tmp_path, tensors)
+    refused(str(tmp_path), plain, rf"has no tensor {missing} \(it has ")
+
+
+@pytest.mark.parametrize(
     "missing", ["fc.weight", "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.o_proj.weight"]
 )
 def test_a_tensor_missing_from_the_older_family(tmp_path: Path, plain: DecoderModel, missing: str) -> None:
@@ -233,10 +272,10 @@ def test_a_later_layer_without_a_norm(tmp_path: Path, plain: DecoderModel) -> No
 def test_a_missing_layer_and_a_missing_head(tmp_path: Path, plain: DecoderModel) -> None:
     tensors = tiny_heads.eagle2(plain) | tiny_heads.layer("layers.2", norms=("input_layernorm",))
     tiny_heads.write(tmp_path / "eagle", tensors, CONFIG)
-    refused(str(tmp_path / "eagle"), plain, r"for number 1, though it has for 2")
+    refused(str(tmp_path / "eagle"), plain, r"has the tensor layers.2.input_.* and none like it with 1 in place of 2")
     gap = {name: t for name, t in tiny_heads.medusa(3).items() if not name.startswith("1.")}
     tiny_heads.write(tmp_path / "medusa", gap)
-    refused(str(tmp_path / "medusa"), plain, r"for number 1, though it has for 2")
+    refused(str(tmp_path / "medusa"), plain, r"has the tensor 2.0.linear.bias, and none like it with 1 in place of 2")
     fewer = {name: t for name, t in tiny_heads.medusa(3).items() if name != "2.1.weight"}
     tiny_heads.write(tmp_path / "fewer", fewer)
     refused(str(tmp_path / "fewer"), plain, "has 3 Medusa heads and 2 output matrices")
@@ -269,7 +308,7 @@ def test_another_width(tmp_path: Path, tapped: DecoderModel, plain: DecoderModel
     tiny_heads.write(tmp_path / "eagle2", tiny_heads.eagle2(plain), CONFIG)
     refused(str(tmp_path / "eagle2"), wide, "was made for another model.* has the shape")
     tiny_heads.write(tmp_path / "medusa", tiny_heads.medusa(2))
-    refused(str(tmp_path / "medusa"), wide, r"heads.0.blocks.0.bias .* has the shape .32,., not .64.")
+    refused(str(tmp_path / "medusa"), wide, r"its tensor 0.0.linear.bias .* has the shape .32,., not .64.")
     projecting = tiny_heads.eagle3(width=64)
     tiny_heads.write(tmp_path / "narrow", projecting, CONFIG)
     refused(str(tmp_path / "narrow"), wide, "32 wide without embeddings of its own, which are 64 wide")
@@ -383,7 +422,7 @@ class NamesAlone:
 
 def test_taps_are_read_without_reading_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = tiny_heads.write(tmp_path, tiny_heads.eagle3(), CONFIG | {"eagle_aux_hidden_state_layer_ids": [1, 3, 7]})
-    monkeypatch.setattr(formats, "safe_open", NamesAlone)
+    monkeypatch.setattr(checkpoints, "safe_open", NamesAlone)
     assert taps_of(name, LAYERS) == (1, 3, 7)
 
 

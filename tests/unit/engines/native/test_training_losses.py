@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import tiny_heads
+from joulewise.engines.native.checkpoints import Checkpoint, in_memory
 from joulewise.engines.native.heads import build
 from joulewise.engines.native.heads.eagle import EagleHead
-from joulewise.engines.native.heads.formats import Checkpoint, in_memory
 from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle3, random_medusa
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.training import losses

@@ -13,6 +13,7 @@ from joulewise.decoding.spec import MOST_NODES
 from joulewise.engines.native.attention import causal_mask
 from joulewise.engines.native.cache import KV
 from joulewise.engines.native.draft import Draft, Kept
+from joulewise.engines.native.fit import require_rows
 from joulewise.engines.native.heads.eagle import EagleHead
 from joulewise.engines.native.model import Hidden
 from joulewise.engines.native.recorded import Recorded
@@ -76,8 +77,7 @@ class EagleDrafter:
                 f"A draft tree of {nodes} nodes with depth {depth} and top_k {top_k} is not possible: nodes may be 2 "
                 f"to {MOST_NODES}, depth 0 to {MOST_NODES - 1}, top_k at least 1."
             )
-        if top_k > head.rows:
-            raise UserError(f"top_k {top_k} is more than the {head.rows} tokens that the head {head.name} can propose.")
+        require_rows(head.name, top_k, head.rows)
         self.most_nodes = min(nodes - 1, top_k + depth * top_k**2)
         levels = min(depth + 1, self.most_nodes)  # a deeper one cannot be kept
         self._growth = Growth(top_k, levels, self.most_nodes, whole)

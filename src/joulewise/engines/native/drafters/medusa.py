@@ -10,12 +10,12 @@ from torch import Tensor
 
 from joulewise.decoding.medusa_trees import DEFAULT_TREE, Path, paths_of
 from joulewise.engines.native.draft import Draft, Kept
+from joulewise.engines.native.fit import require_heads
 from joulewise.engines.native.heads.medusa import MedusaHead
 from joulewise.engines.native.model import Hidden
 from joulewise.engines.native.recorded import Recorded
 from joulewise.engines.native.session import Capture, lasting_cuda_graph
 from joulewise.engines.native.tree import Tree
-from joulewise.errors import UserError
 
 
 class MedusaDrafter:
@@ -35,16 +35,9 @@ class MedusaDrafter:
         self, head: MedusaHead, tree: str | Sequence[Sequence[int]] = DEFAULT_TREE, capture: Capture | None = None
     ) -> None:
         ordered = paths_of(tree)
-        deepest = len(ordered[-1])
-        if deepest > head.heads:
-            raise UserError(
-                f"A Medusa tree {deepest} deep needs as many heads, and {head.name} has {head.heads}: choose a flatter "
-                "tree."
-            )
+        require_heads(head.name, ordered, head.heads, head.rows)
         self._head = head
         self._ranks = 1 + max(max(path) for path in ordered)
-        if self._ranks > head.rows:
-            raise UserError(f"A rank of the Medusa tree is over the {head.rows} tokens that {head.name} can propose.")
         self.most_nodes = len(ordered)
         self._paths = ordered
         capture = capture or (lasting_cuda_graph if head.device.type == "cuda" else None)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from joulewise.engines.native.checkpoints import TITLES, Checkpoint, Family, open_checkpoint
+from joulewise.engines.native.fit import require_family
 from joulewise.engines.native.heads.eagle import Eagle2Head, Eagle3Head
-from joulewise.engines.native.heads.formats import TITLES, Checkpoint, Family, open_checkpoint
 from joulewise.engines.native.heads.medusa import MedusaHead
 from joulewise.engines.native.heads.settings import listed, published_taps, taps_in
 from joulewise.engines.native.merged import merge_projections
@@ -53,11 +54,8 @@ def open_head(name: str, target: DecoderModel, family: Family | None = None, rev
 
 def build(checkpoint: Checkpoint, target: DecoderModel, family: Family | None = None) -> Head:
     """Make the head of an open checkpoint, as it is to be trained. See ``open_head``."""
-    if family not in (None, checkpoint.family):
-        raise UserError(
-            f"{checkpoint.name} holds a head of the family {TITLES[checkpoint.family]}, not {TITLES[family]}: choose "
-            "the decoding that it was made for, or another head."
-        )
+    if family is not None:
+        require_family(checkpoint, family)
     taps = taps_in(checkpoint, target.config.num_hidden_layers)
     if not set(taps) <= set(target.taps):
         raise UserError(

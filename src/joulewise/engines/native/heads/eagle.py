@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from joulewise.engines.native.attention import causal_mask
 from joulewise.engines.native.cache import KV
-from joulewise.engines.native.heads.formats import Checkpoint, Family, Weights, misfit
+from joulewise.engines.native.checkpoints import Checkpoint, Family, Weights, misfit
 from joulewise.engines.native.heads.layers import Layer, Rotary
 from joulewise.engines.native.heads.parts import (
     check_copy,

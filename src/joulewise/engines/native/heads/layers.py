@@ -13,11 +13,10 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from joulewise.engines.native.attention import attend_tokens, turn, turned
 from joulewise.engines.native.cache import KV
-from joulewise.engines.native.heads.formats import Checkpoint, Weights
+from joulewise.engines.native.checkpoints import Checkpoint, Weights
 from joulewise.engines.native.heads.parts import linear, norm
 from joulewise.engines.native.heads.settings import Settings
-from joulewise.engines.transformers.loading import first_paragraph
-from joulewise.errors import UserError
+from joulewise.errors import UserError, first_paragraph
 
 _ROTARY_KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "max_position_embeddings")
 _ROTARY_KINDS = ("default", "linear", "llama3", "yarn")
@@ -74,7 +73,7 @@ class Attention(nn.Module):
         if width % heads or rest or not kv_heads or heads % kv_heads:
             raise UserError(
                 f"The head {weights.source} contradicts itself: its config.json states {heads} attention heads, and "
-                f"its tensors {name}.q_proj and k_proj have {width} and "
+                f"its tensors {weights.named(f'{name}.q_proj.weight')} and k_proj have {width} and "
                 f"{weights.shape(f'{name}.k_proj.weight')[0]} rows. Fetch it again."
             )
         self.kv_heads = kv_heads

@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from joulewise.engines.native.heads.formats import Checkpoint, Family
+from joulewise.engines.native.checkpoints import Checkpoint, Family
 from joulewise.engines.native.heads.parts import check_rows, checked_ids, embedding, linear, matrix
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.recorded import Recorded

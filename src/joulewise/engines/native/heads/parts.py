@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from joulewise.engines.native.heads.formats import Weights, misfit
+from joulewise.engines.native.checkpoints import Weights, misfit
 from joulewise.engines.native.model import DecoderModel
 from joulewise.errors import UserError
 
@@ -55,7 +55,7 @@ def check_rows(weights: Weights, name: str, target: DecoderModel) -> None:
     if rows < len(target.loaded.tokenizer) or rows - own > _PADDING_ROWS:
         raise misfit(
             weights.source,
-            f"its tensor {name} has {rows} rows, and the vocabulary of {target.loaded.name} has "
+            f"its tensor {weights.named(name)} has {rows} rows, and the vocabulary of {target.loaded.name} has "
             f"{len(target.loaded.tokenizer)} tokens in {own} rows",
         )
 

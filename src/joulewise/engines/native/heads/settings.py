@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from transformers.activations import ACT2FN
 
-from joulewise.engines.native.heads.formats import Checkpoint, misfit
+from joulewise.engines.native.checkpoints import Checkpoint, misfit
 from joulewise.errors import UserError
 
 _FEATURES = 3

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from joulewise.engines.native.checkpoints import Checkpoint, Family, in_memory
 from joulewise.engines.native.heads import build, published_taps
 from joulewise.engines.native.heads.eagle import Eagle2Head, Eagle3Head
-from joulewise.engines.native.heads.formats import Checkpoint, Family, in_memory
 from joulewise.engines.native.heads.medusa import MedusaHead
 from joulewise.engines.native.heads.parts import embedding
 from joulewise.engines.native.merged import merge_projections

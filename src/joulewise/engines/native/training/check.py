@@ -15,9 +15,9 @@ from joulewise.decoding import CoGA, Eagle2, Eagle3, Medusa, PromptLookup
 from joulewise.decoding.spec import Decoding
 from joulewise.engines.engine import Round, Sampling
 from joulewise.engines.native.accept import Chooser, match
+from joulewise.engines.native.checkpoints import open_checkpoint
 from joulewise.engines.native.drafters import Parts, make_drafter
 from joulewise.engines.native.heads import Head, open_head, taps_of
-from joulewise.engines.native.heads.formats import open_checkpoint
 from joulewise.engines.native.loop import decode
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.training.students import Kind

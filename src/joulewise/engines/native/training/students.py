@@ -18,9 +18,9 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from joulewise.engines.native.attention import NAME
+from joulewise.engines.native.checkpoints import Checkpoint, Family, in_memory
 from joulewise.engines.native.heads import Head, build, published_taps
 from joulewise.engines.native.heads.eagle import Eagle3Head
-from joulewise.engines.native.heads.formats import Checkpoint, Family, in_memory
 from joulewise.engines.native.heads.synthetic import Dice, layer_tensors, random_medusa
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.training.data import Batch, Texts

@@ -1,5 +1,7 @@
 """Checkpoints of draft heads: every published layout is read from its tensor names and renamed to one.
 
+Light: torch is loaded when a tensor is read, or a pickle opened.
+
 What the names are in the wild: EAGLE-1/2 (``fc`` and ``layers.0`` without ``input_layernorm``), EAGLE-3 (``midlayer``),
 its renamed copies and the speculators format (``layers.0`` whose query projection is twice as wide), Medusa
 (``{i}.0.linear``), full models with Medusa heads (``medusa_head.{i}``), and the Medusa of old vLLM (``blocks.{i}``).
@@ -15,18 +17,17 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from joulewise.engines.shipped import shipped_folder
-from joulewise.engines.transformers.loading import first_paragraph
-from joulewise.errors import UserError
+from joulewise.errors import UserError, first_paragraph
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Family = Literal["medusa", "eagle2", "eagle3"]
 
@@ -62,11 +63,13 @@ class Stored:
 
     Args:
         where: its file; None for one that is in memory.
+        name: in its file.
         shape: known without reading.
         read: reads it.
     """
 
     where: Path | None
+    name: str
     shape: tuple[int, ...]
     read: Callable[[], Tensor]
 
@@ -82,6 +85,7 @@ class Weights:
     def __init__(self, source: str, stored: Mapping[str, Stored]) -> None:
         self.source = source
         self._left = dict(stored)
+        self._names = {ours: tensor.name for ours, tensor in stored.items()}
 
     def __contains__(self, name: str) -> bool:
         return name in self._left
@@ -100,11 +104,29 @@ class Weights:
         numbers = {int(found[1]) for name in self._left if (found := re.match(pattern, name))}
         missing = set(range(len(numbers))) - numbers
         if missing:
+            last = min(
+                name for name in self._left if (found := re.match(pattern, name)) and int(found[1]) == max(numbers)
+            )
             raise UserError(
-                f"The head {self.source} has no tensor like {pattern} for number {min(missing)}, though it has for "
-                f"{max(numbers)}: a file of it is missing; fetch it again."
+                f"The head {self.source} has the tensor {self._names[last]}, and none like it with {min(missing)} in "
+                f"place of {max(numbers)}: a file of it is missing; fetch it again."
             )
         return len(numbers)
+
+    def named(self, name: str) -> str:
+        """The name that a tensor has in its file; of one that is not there, the name that it would have.
+
+        The latter is told by its neighbours: what stands in the file for the beginning of their names stands there for
+        its own.
+        """
+        if name in self._names:
+            return self._names[name]
+        told = [("", "", "")]
+        for ours, theirs in self._names.items():
+            if name.startswith(begins := _beginning(ours, theirs)):
+                told.append((begins, ours, _beginning(theirs, ours)))
+        begins, _, stands = max(told, key=lambda each: (len(each[0]), _shared(each[1], name)))
+        return stands + name.removeprefix(begins)
 
     def take(self, name: str, *shape: int | None) -> Tensor:
         """Read a tensor.
@@ -123,14 +145,14 @@ class Weights:
         ):
             wanted = ", ".join("any" if size is None else str(size) for size in shape)
             raise misfit(
-                self.source, f"its tensor {name}{_in(stored.where)} has the shape {stored.shape}, not ({wanted})"
+                self.source, f"its tensor {stored.name}{_in(stored.where)} has the shape {stored.shape}, not ({wanted})"
             )
         tensor = stored.read()
         # Through float32, because torch cannot ask every 8-bit kind.
         if not (tensor.float() if tensor.element_size() == 1 else tensor).isfinite().all():
             raise UserError(
-                f"The tensor {name}{_in(stored.where)} of the head {self.source} holds NaN or infinite numbers: its "
-                "training went wrong or the file is damaged. Fetch or train the head again."
+                f"The tensor {stored.name}{_in(stored.where)} of the head {self.source} holds NaN or infinite numbers: "
+                "its training went wrong or the file is damaged. Fetch or train the head again."
             )
         return tensor
 
@@ -142,7 +164,7 @@ class Weights:
         """
         if self._left:
             raise UserError(
-                f"The head {self.source} holds tensors that have no place in its family: {_some(self._left)}. It is a "
+                f"The head {self.source} holds tensors that have no place in its family: {self._rest}. It is a "
                 "variant that the engine `native` does not know: choose another head."
             )
 
@@ -154,9 +176,14 @@ class Weights:
         """
         if name not in self._left:
             raise UserError(
-                f"The head {self.source} has no tensor {name} (it has {_some(self._left) or 'none left'}): it is not "
-                "whole, is quantised, or is of a variant that is not known here. Fetch it again or choose another head."
+                f"The head {self.source} has no tensor {self.named(name)} (it has {self._rest or 'none left'}): it is "
+                "not whole, is quantised, or is of a variant that is not known here. Fetch it again or choose another "
+                "head."
             )
+
+    @property
+    def _rest(self) -> str:
+        return _some(self._names[name] for name in self._left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +235,21 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
         UserError: nothing there, files that cannot be read, or no head that is known.
         EnvironmentFault: the files of a shipped one are missing.
     """
-    place = _place(name, revision)
+    checkpoint = _recognised(name, _place(name, revision), pickles=True)
+    assert checkpoint is not None
+    return checkpoint
+
+
+def glance(name: str) -> Checkpoint | None:
+    """As ``open_checkpoint``, of a folder or file that is here, by names and shapes alone and without torch.
+
+    Returns:
+        None where a pickle would have to be opened.
+    """
+    return _recognised(name, shipped_folder(name) or Path(name), pickles=False)
+
+
+def _recognised(name: str, place: Path, pickles: bool) -> Checkpoint | None:
     folder = place if place.is_dir() else place.parent
     config = _config(folder / "config.json")
     kind = config.get("speculators_model_type", "eagle3")
@@ -219,6 +260,8 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
         )
     seen: list[str] = []
     for files in _files(place):
+        if not pickles and files[0].suffix != ".safetensors":
+            return None
         raw = {key: stored for file in files for key, stored in _open(file).items()}
         seen += raw
         medusa = _renamed_medusa(raw)
@@ -248,6 +291,9 @@ def _place(name: str, revision: str | None) -> Path:
         return place
     if place.is_file():
         raise UserError(f"{name} is no file of weights: name a .safetensors, .bin, .pt or .pth file, or its folder.")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
     # Safetensors first: most hubs carry a pickle with the same tensors, and it need not be fetched.
     for patterns in (["*.safetensors"], list(_PICKLES)):
         try:
@@ -292,9 +338,9 @@ def _open(file: Path) -> dict[str, Stored]:
     """The tensors of one file, none of them read."""
     try:
         if file.suffix == ".safetensors":
-            opened: Any = safe_open(file, framework="pt")
+            opened: Any = safe_open(file, framework="np")
             return {
-                name: Stored(file, tuple(opened.get_slice(name).get_shape()), partial(opened.get_tensor, name))
+                name: Stored(file, name, tuple(opened.get_slice(name).get_shape()), partial(_tensor, file, name))
                 for name in opened.keys()  # noqa: SIM118  (safe_open is no mapping)
             }
         tensors = _unpickled(file)
@@ -311,12 +357,20 @@ def _open(file: Path) -> dict[str, Stored]:
         ) from error
     if not isinstance(tensors, dict):
         raise UserError(f"{file} holds no table of tensors by name: name the file with the head's state dict.")
-    return in_memory({str(name): tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}, file)
+    import torch
+
+    return in_memory({str(name): t for name, t in tensors.items() if isinstance(t, torch.Tensor)}, file)
+
+
+def _tensor(file: Path, name: str) -> Tensor:
+    opened: Any = safe_open(file, framework="pt")
+    tensor: Tensor = opened.get_tensor(name)
+    return tensor
 
 
 def in_memory(tensors: Mapping[str, Tensor], where: Path | None = None) -> dict[str, Stored]:
     """Tensors that are there already, as a checkpoint holds them; ``where`` is the file that they came from."""
-    return {name: Stored(where, tuple(tensor.shape), partial(_same, tensor)) for name, tensor in tensors.items()}
+    return {name: Stored(where, name, tuple(tensor.shape), partial(_same, tensor)) for name, tensor in tensors.items()}
 
 
 def _same(tensor: Tensor) -> Tensor:
@@ -325,6 +379,8 @@ def _same(tensor: Tensor) -> Tensor:
 
 def _unpickled(file: Path) -> Any:
     """The pickle's tensors, mapped rather than read; files from before PyTorch 1.6 can only be read whole."""
+    import torch
+
     with file.open("rb") as opened:
         zipped = opened.read(2) == b"PK"
     with warnings.catch_warnings():  # torch's doubts about old pickles are no help to a reader
@@ -371,6 +427,20 @@ def _eagle_family(source: str, stored: Mapping[str, Stored]) -> Family | None:
         return None  # a model's own layers
     Weights(source, stored).require("fc.weight")
     return "eagle2"
+
+
+def _shared(name: str, other: str) -> int:
+    """With how many characters both begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False)))
+
+
+def _beginning(name: str, other: str) -> str:
+    """What of a name is not the same as in another from some dot on."""
+    parts, others = name.split("."), other.split(".")
+    while parts and others and parts[-1] == others[-1]:
+        parts.pop()
+        others.pop()
+    return ".".join(parts) + ("." if parts and len(parts) < name.count(".") + 1 else "")
 
 
 def _in(where: Path | None) -> str:
