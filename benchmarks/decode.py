@@ -35,7 +35,7 @@ from joulewise.decoding import CoGA, Eagle3, Medusa, Vanilla
 from joulewise.decoding.spec import Decoding
 from joulewise.energy import Meter, discover
 from joulewise.engines.engine import Sampling
-from joulewise.engines.native.accept import Chooser, match, synthetic
+from joulewise.engines.native.accept import Chooser, Lot, match
 from joulewise.engines.native.drafters import Parts, make_drafter
 from joulewise.engines.native.heads import published_taps
 from joulewise.engines.native.heads.synthetic import random_eagle3, random_medusa
@@ -154,7 +154,7 @@ class Bench:
         """The native loop."""
         device = self.target.device
         chooser = Chooser.of(Sampling(), 0, device)
-        rule = match if decoding.synthetic is None else synthetic(decoding.synthetic, 0, device)
+        rule = match if decoding.synthetic is None else Lot(decoding.synthetic, 0, device)
         with torch.inference_mode():
             parts = Parts(self.target, self.draft, self.heads.get(decoding.kind), chooser, ())
             start_s = time.monotonic()

@@ -52,7 +52,7 @@ class Text:
     def go_on(self, drafter: Drafter, turn: int) -> None:
         start = self.length + ROUND * turn
         rows: Hidden = self.hidden[start : start + ROUND]
-        drafter.observe(Kept(self.tokens[start + 1 : start + ROUND + 1], rows, start))
+        drafter.observe(Kept(self.tokens[start + 1 : start + ROUND + 1], [], rows, start))  # heads read the device's
 
 
 def copied(draft: Draft) -> tuple[Tensor, Tensor]:

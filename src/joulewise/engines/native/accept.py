@@ -128,8 +128,8 @@ def typical(epsilon: float, alpha: float) -> Rule:
     return accept
 
 
-def synthetic(rates: tuple[float, ...], seed: int, device: torch.device) -> Rule:
-    """Accept by lot: the text is meaningless, the work is real.
+class Lot:
+    """Accept by lot: the text is meaningless, the work is real. See ``Rule``.
 
     Args:
         rates: in which share of rounds the first, second, ... drafted token of a path is accepted; never rising. Deeper
@@ -137,15 +137,19 @@ def synthetic(rates: tuple[float, ...], seed: int, device: torch.device) -> Rule
         seed: of the lot.
         device: the model's.
     """
-    limits = torch.tensor(rates, dtype=torch.float64, device=device)
-    generator = torch.Generator(device).manual_seed(seed)
 
-    def accept(draft: Draft, logits: Tensor, chooser: Chooser) -> tuple[Tensor, Tensor]:
+    def __init__(self, rates: tuple[float, ...], seed: int, device: torch.device) -> None:
+        self._limits = torch.tensor(rates, dtype=torch.float64, device=device)
+        self._generator = torch.Generator(device).manual_seed(seed)
+
+    def depth(self) -> Tensor:
+        """How many tokens the next round accepts where its draft has as many, shape ``(1,)``."""
         # One number for the round: that position 2 is accepted implies that position 1 is.
-        number = torch.rand(1, dtype=torch.float64, device=device, generator=generator)
-        depth = (number < limits).sum(dim=0, keepdim=True)
-        depths = draft.tree.depths
-        last = torch.where(depths <= depth, depths, -1).argmax(dim=0, keepdim=True)
-        return last, chooser.draw(logits[last])
+        number = torch.rand(1, dtype=torch.float64, device=self._limits.device, generator=self._generator)
+        return (number < self._limits).sum(dim=0, keepdim=True)
 
-    return accept
+    def __call__(self, draft: Draft, logits: Tensor, chooser: Chooser) -> tuple[Tensor, Tensor]:
+        """The first node of that depth, or of the greatest there is."""
+        depths = draft.tree.depths
+        last = torch.where(depths <= self.depth(), depths, -1).argmax(dim=0, keepdim=True)
+        return last, chooser.draw(logits[last])

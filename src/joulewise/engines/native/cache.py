@@ -56,6 +56,10 @@ class KV:
         """Copy what lies in the slots ``origins``, shape ``(n,)``, to the ``n`` slots from ``target`` on."""
         self._buffer[..., target : target + len(origins), :] = self._buffer.index_select(4, origins)
 
+    def move_at(self, origins: Tensor, targets: Tensor) -> None:
+        """Copy what lies in the slots ``origins`` to the slots ``targets``, shape ``(n,)`` both, whatever they hold."""
+        self._buffer.index_copy_(4, targets, self._buffer.index_select(4, origins))
+
     def rows(self, length: int) -> Tensor:
         """The first ``length`` tokens, shape ``(layers, 2, batch, kv_heads, length, head_dim)``; a view."""
         return self._buffer[..., :length, :]

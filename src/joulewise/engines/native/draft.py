@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,12 +34,14 @@ class Kept:
 
     Args:
         tokens: the accepted tokens and then the target's own (the next root), shape ``(a + 1,)``.
+        ids: the same, known to the host.
         hidden: the target's hidden states at the root and the accepted tokens, ``a + 1`` rows: row ``i`` is where
             ``tokens[i]`` was predicted.
         length: tokens before the root, so ``tokens[0]`` has the position ``length + 1``.
     """
 
     tokens: Tensor
+    ids: Sequence[int]
     hidden: Hidden
     length: int
 
@@ -49,6 +52,11 @@ class Drafter(Protocol):
     @property
     def most_nodes(self) -> int:
         """The most nodes below the root that a draft may have."""
+        ...
+
+    @property
+    def height(self) -> int | None:
+        """The depth of its trees; None: it drafts chains."""
         ...
 
     def reset(self, prompt: Tensor, hidden: Hidden, root: Tensor, capacity: int) -> None:
@@ -67,5 +75,8 @@ class Drafter(Protocol):
         ...
 
     def observe(self, kept: Kept) -> None:
-        """Take in how the last draft fared. Called once after each ``propose``, but not after the last round."""
+        """Take in how the last draft fared.
+
+        Called once after each ``propose``, but not after the last round, and never where ``most_nodes`` is 0.
+        """
         ...

@@ -10,7 +10,7 @@ import torch
 from joulewise.decoding import Medusa, Vanilla
 from joulewise.decoding.spec import Decoding
 from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Request, Sampling
-from joulewise.engines.native.accept import Chooser, Rule, match, synthetic, typical
+from joulewise.engines.native.accept import Chooser, Lot, Rule, match, typical
 from joulewise.engines.native.check import as_step, reader
 from joulewise.engines.native.checkpoints import Family
 from joulewise.engines.native.draft import Draft
@@ -21,7 +21,7 @@ from joulewise.engines.native.heads.gate import Gate
 from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle3, random_medusa
 from joulewise.engines.native.loop import Decoded, decode
 from joulewise.engines.native.model import DecoderModel
-from joulewise.engines.native.session import WIDTHS, prepare_session
+from joulewise.engines.native.session import CHAIN, WIDTHS, height_class, prepare_session
 from joulewise.engines.spec import RANDOM_HEAD, NativeSpec
 from joulewise.engines.transformers.check import PLAIN, explain_difference, verdict_at_sight
 from joulewise.engines.transformers.drafts import Draft as DraftModel
@@ -88,11 +88,15 @@ class LoadedEngine:
     def _prepare(self, decodings: Sequence[Decoding]) -> None:
         """On a GPU, capture what will be needed."""
         chooser = Chooser.of(Sampling(), 0, self.target.device)
-        nodes = [make_drafter(d, self._parts(d, chooser, ())).most_nodes for d in decodings]
+        most: dict[int | None, int] = {CHAIN: 1}
+        for decoding in decodings:
+            drafter = make_drafter(decoding, self._parts(decoding, chooser, ()))
+            judged = CHAIN if drafter.height is None else height_class(drafter.height)
+            most[judged] = max(most.get(judged, 1), 1 + min(drafter.most_nodes, MOST_PREPARED))
         with torch.inference_mode():
-            prepare_session(self.target, 1 + min(max(nodes, default=0), MOST_PREPARED))
+            prepare_session(self.target, most)
             for _, model in self._drafts.values():
-                prepare_session(model, 2)  # the last drafted token and the root
+                prepare_session(model, {None: 2})  # the last drafted token and the root
 
     def _parts(self, decoding: Decoding, chooser: Chooser, ends: Collection[int]) -> Parts:
         name, head = draft_name(self._spec, decoding), head_of(self._spec, decoding)
@@ -212,7 +216,7 @@ def _require_one_scale(loaded: Loaded, prompt: int, new: int) -> None:
 
 def _rule(decoding: Decoding, seed: int, device: torch.device) -> Rule:
     if decoding.synthetic is not None:
-        return synthetic(decoding.synthetic, seed, device)
+        return Lot(decoding.synthetic, seed, device)
     if isinstance(decoding, Medusa) and decoding.acceptance == "typical":
         return typical(decoding.epsilon, decoding.alpha)
     return match

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from joulewise.engines.engine import FinishReason, Round
-from joulewise.engines.native.accept import Chooser, Rule
+from joulewise.engines.native.accept import Chooser, Lot, Rule, match
 from joulewise.engines.native.draft import Draft, Drafter, Kept
 from joulewise.engines.native.model import DecoderModel
-from joulewise.engines.native.session import open_session
+from joulewise.engines.native.session import Judging, Session, open_session
 from joulewise.engines.native.tree import path
 from joulewise.engines.phases import Stopwatch
 
@@ -83,15 +83,20 @@ def decode(
 
         tree = draft.tree
         nodes = torch.cat((root, draft.tokens))
-        hidden, logits = session.forward(nodes, length, tree)
+        hidden, logits, judged = session.forward(nodes, length, tree, _judging(session, accept, chooser))
         watch.mark("verify")
 
-        last, root = accept(draft, logits, chooser)
-        way = path(tree, last)
-        accepted, *tokens = torch.cat((tree.depths[last], nodes[way[1:]], root)).tolist()  # the round's one wait
+        if judged is not None:
+            told, way = judged
+            root = told[-1:]
+        else:
+            last, root = accept(draft, logits, chooser)
+            way = path(tree, last)
+            told = torch.cat((tree.depths[last], nodes[way[1:]], root))
+        accepted, *tokens = told.tolist()  # the round's one wait
         watch.mark("accept")
 
-        if not tree.chain:
+        if judged is None and not tree.chain:
             session.cache.move(length + way, length)
         watch.mark("memory")
 
@@ -104,14 +109,24 @@ def decode(
             witness(draft, way[1 : accepted + 1].tolist())
         watch.mark("host")
 
-        if len(output) < limit and output[-1] not in ends:
-            seen = way[: accepted + 1]
-            drafter.observe(Kept(torch.cat((nodes[seen[1:]], root)), hidden[seen], length))
+        if drafter.most_nodes and len(output) < limit and output[-1] not in ends:
+            # A chain's accepted nodes are its first ones: to slice moves nothing.
+            seen = slice(accepted + 1) if tree.chain else way[: accepted + 1]
+            drafter.observe(Kept(torch.cat((nodes[seen][1:], root)), emitted, hidden[seen], length))
             watch.mark("draft")
         length += accepted + 1
 
     finish: FinishReason = "eos" if output[-1] in ends else "length"
     return Decoded(tuple(output), tuple(rounds), wasted, finish, first_token_s, watch.seconds())
+
+
+def _judging(session: Session, accept: Rule, chooser: Chooser) -> Judging | None:
+    """How the target's forward itself can judge by a rule; None where it judges nothing anyway."""
+    if not session.judges:
+        return None
+    if chooser.greedy and isinstance(accept, Lot):
+        return Judging(depth=accept.depth())
+    return Judging(match=chooser.greedy and accept is match)
 
 
 def _until_the_end(tokens: list[int], room: int, ends: Collection[int]) -> int:

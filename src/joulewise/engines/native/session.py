@@ -2,15 +2,16 @@
 
 A captured forward has fixed shapes: the number of its tokens is rounded up to one of ``WIDTHS``, that of the slots it
 reads to a multiple of ``BUCKET``. What differs from call to call (the tokens, the tree, the length) lies in buffers on
-the device, and the mask is made from them inside the graph.
+the device, and the mask is made from them inside the graph. So is the verdict on a draft: every small kernel that the
+host starts after a forward costs as much as a layer.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -31,26 +32,69 @@ ROOM = 2048
 _WARM_UPS = 2
 
 
+class Judging(NamedTuple):
+    """How a forward is to judge the draft that it reads.
+
+    Args:
+        match: what the model likes best is accepted, and the cache keeps the accepted path; False: whoever asks judges.
+        depth: accept to this depth, shape ``(1,)``, whatever the model likes; None: no lot.
+    """
+
+    match: bool = True
+    depth: Tensor | None = None
+
+
+class Judged(NamedTuple):
+    """The verdict of a forward on its draft. Valid until the same shape runs again.
+
+    Args:
+        told: how many tokens were accepted; the tokens of the path from the root's child on, of which so many count;
+            the token that follows. What the host waits for.
+        way: the nodes of the path, the root first.
+    """
+
+    told: Tensor
+    way: Tensor
+
+
+class Made(NamedTuple):
+    """What a forward gives.
+
+    Args:
+        hidden: hidden states at the nodes.
+        logits: shape ``(W, rows)``.
+        judged: the verdict, where one was asked for and the session can; else None.
+    """
+
+    hidden: Hidden
+    logits: Tensor
+    judged: Judged | None
+
+
 class Session(Protocol):
     """A model's forwards on one cache."""
 
     cache: KV
+    judges: bool
+    """Whether its forwards can judge."""
 
     def prefill(self, tokens: Tensor) -> Hidden:
         """Read a prompt, shape ``(P,)``, from slot 0 on."""
         ...
 
-    def forward(self, nodes: Tensor, length: int, tree: Tree) -> tuple[Hidden, Tensor]:
+    def forward(self, nodes: Tensor, length: int, tree: Tree, judging: Judging | None = None) -> Made:
         """Read the nodes of a tree, shape ``(W,)``, behind ``length`` tokens.
 
         Returns:
-            Hidden states and logits at the nodes, shape ``(W, rows)``. They are valid until anything captured runs.
+            What is at the nodes, valid until anything captured runs.
         """
         ...
 
 
 class Eager:
     """Forwards as they are. See ``Session``."""
+
+    judges = False
 
     def __init__(self, model: DecoderModel, capacity: int) -> None:
         self._model = model
@@ -60,11 +104,79 @@ class Eager:
         """Read a prompt."""
         return self._model.forward(self.cache, tokens, 0, None)
 
-    def forward(self, nodes: Tensor, length: int, tree: Tree) -> tuple[Hidden, Tensor]:
+    def forward(self, nodes: Tensor, length: int, tree: Tree, judging: Judging | None = None) -> Made:
         """Read the nodes of a tree."""
         mask = None if tree.chain else tree.mask(length)
         hidden = self._model.forward(self.cache, nodes, length, mask, length + tree.depths)
-        return hidden, self._model.logits(hidden)
+        return Made(hidden, self._model.logits(hidden), None)
+
+
+CHAIN = -1
+"""In place of a tree's height: the draft is a chain."""
+
+_HEIGHTS = (8, 16, 32, 64, 128, 256)
+_NO_LIMIT = 1 << 30
+
+
+def height_class(height: int) -> int:
+    """The height for which a forward that judges trees is captured: their own, rounded up."""
+    return next(most for most in _HEIGHTS if most >= height)
+
+
+class _Verdict:
+    """Judges inside a captured forward.
+
+    Args:
+        width: nodes, and what fills them up.
+        height: the most that the trees have, or ``CHAIN``.
+        device: the model's.
+    """
+
+    def __init__(self, width: int, height: int, device: torch.device) -> None:
+        self._height = width - 1 if height == CHAIN else min(height, width - 1)
+        self._chain = height == CHAIN
+        self._nodes = torch.arange(width, device=device)
+        self._steps = torch.arange(self._height + 1, device=device)
+        self._parents = torch.zeros(width, dtype=torch.long, device=device)
+        self._count = torch.ones(1, dtype=torch.long, device=device)
+        self._limit = torch.full((1,), _NO_LIMIT, device=device)
+        self._by_lot = torch.zeros(1, dtype=torch.bool, device=device)
+        self._match = torch.ones(1, dtype=torch.bool, device=device)
+        self._last: tuple[int, bool, bool] | None = None
+        # Not in the memory that all graphs share: the next draft reads the token while others run.
+        self.told = torch.zeros(self._height + 2, dtype=torch.long, device=device)
+        self.way = torch.zeros(self._height + 1, dtype=torch.long, device=device)
+
+    def set(self, count: int, tree: Tree | None, judging: Judging) -> None:
+        """Fill in what the next run reads; ``tree`` is None where it is the last one."""
+        if tree is not None:
+            self._parents[:count].copy_(tree.parents)
+        now = count, judging.depth is not None, judging.match
+        if now != self._last:
+            self._last = now
+            self._count.fill_(count)
+            self._by_lot.fill_(judging.depth is not None)
+            self._match.fill_(judging.match)
+            self._limit.fill_(_NO_LIMIT)
+        if judging.depth is not None:
+            self._limit.copy_(judging.depth)
+
+    def run(self, tokens: Tensor, ancestors: Tensor, depths: Tensor, logits: Tensor, cache: KV, length: Tensor) -> None:
+        """Find the end of the accepted path, and let the cache keep that path."""
+        drawn = logits.argmax(dim=-1)
+        agreed = (tokens[1:] == drawn[self._parents[1:]]) | self._by_lot
+        agreed = torch.cat((self._by_lot.new_ones(1), agreed & (self._nodes[1:] < self._count)))
+        open_ = ~(ancestors & ~agreed).any(dim=1) & (depths <= self._limit)
+        last = torch.where(open_, depths, -1).argmax(dim=0, keepdim=True)
+        if self._chain:
+            way = self._steps
+        else:
+            on_it = ancestors[last[0]]
+            way = (self._nodes + torch.where(on_it, 0, len(self._nodes))).sort().indices[: self._height + 1]
+        self.way.copy_(way)
+        self.told.copy_(torch.cat((depths[last], tokens[way[1:]], drawn[last])))
+        if not self._chain:
+            cache.move_at(length + torch.where(self._match, way, self._steps), length + self._steps)
 
 
 class _Forward:
@@ -76,8 +188,9 @@ class _Forward:
         span: the slots that it reads.
     """
 
-    def __init__(self, model: DecoderModel, cache: KV, width: int, span: int) -> None:
+    def __init__(self, model: DecoderModel, cache: KV, width: int, span: int, height: int | None) -> None:
         self._model, self._cache, self._span = model, cache, span
+        self._verdict = None if height is None else _Verdict(width, height, model.device)
         self._tokens = torch.zeros(width, dtype=torch.long, device=model.device)
         self._length = torch.zeros(1, dtype=torch.long, device=model.device)
         # A node that only fills the width sees itself and the prefix.
@@ -85,11 +198,13 @@ class _Forward:
         self._ancestors = self._alone.clone()
         self._depths = torch.zeros(width, dtype=torch.long, device=model.device)
         self._count = 0  # nodes of the last run
+        self._tree: Tree | None = None
         self._made: tuple[Hidden, Tensor] | None = None
 
-    def set(self, nodes: Tensor, length: int, tree: Tree) -> None:
+    def set(self, nodes: Tensor, length: int, tree: Tree, judging: Judging | None) -> None:
         """Fill in what the next run reads."""
         count = len(nodes)
+        fresh = tree is not self._tree
         if count < self._count:
             # An int8 forward depends on every token in it, so what fills the width may not depend on earlier calls.
             self._tokens[count:].zero_()
@@ -98,8 +213,13 @@ class _Forward:
         self._count = count
         self._tokens[:count].copy_(nodes)
         self._length.fill_(length)
-        self._ancestors[:count, :count].copy_(tree.ancestors)
-        self._depths[:count].copy_(tree.depths)
+        if fresh:
+            self._ancestors[:count, :count].copy_(tree.ancestors)
+            self._depths[:count].copy_(tree.depths)
+            # Only chains are the same object again with the same values; a captured draft's tree is written over.
+            self._tree = tree if tree.chain else None
+        if self._verdict is not None:
+            self._verdict.set(count, tree if fresh else None, judging or Judging(match=False))
 
     def run(self) -> None:
         """The work itself, all of it on the device."""
@@ -110,13 +230,17 @@ class _Forward:
         slots = self._length + torch.arange(width, device=self._model.device)
         positions = self._length + self._depths
         hidden = self._model.forward_at(self._cache, self._tokens, slots, self._span, mask, positions)
-        self._made = hidden, self._model.logits(hidden)
+        logits = self._model.logits(hidden)
+        self._made = hidden, logits
+        if self._verdict is not None:
+            self._verdict.run(self._tokens, self._ancestors, self._depths, logits, self._cache, self._length)
 
-    def result(self, count: int) -> tuple[Hidden, Tensor]:
+    def result(self, count: int, judged: bool) -> Made:
         """What the last run made of the first ``count`` nodes."""
         assert self._made is not None
         hidden, logits = self._made
-        return hidden[:count], logits[:count]
+        verdict = self._verdict if judged else None
+        return Made(hidden[:count], logits[:count], None if verdict is None else Judged(verdict.told, verdict.way))
 
 
 def open_session(model: DecoderModel, capacity: int) -> Session:
@@ -132,8 +256,8 @@ def open_session(model: DecoderModel, capacity: int) -> Session:
     return larger
 
 
-def prepare_session(model: DecoderModel, most: int) -> None:
-    """On a GPU, capture a model's forwards over up to ``most`` tokens now: not in a window that is measured."""
+def prepare_session(model: DecoderModel, most: Mapping[int | None, int]) -> None:
+    """On a GPU, capture a model's forwards now: not in a window that is measured. See ``Captured.prepare``."""
     session = open_session(model, ROOM)
     if isinstance(session, Captured):
         session.prepare(most)
@@ -146,11 +270,16 @@ Capture = Callable[[Callable[[], None]], Callable[[], None]]
 class Captured:
     """Forwards captured at their first use. See ``Session``.
 
+    A shape is its tokens, the slots it reads and what it judges: nothing (None), chains (``CHAIN``), or trees up to a
+    height.
+
     Args:
         model: the model.
         capacity: tokens of prompt, output and one draft.
         capture: how; None captures CUDA graphs.
     """
+
+    judges = True
 
     def __init__(self, model: DecoderModel, capacity: int, capture: Capture | None = None) -> None:
         self._model = model
@@ -158,51 +287,56 @@ class Captured:
         # Room for the nodes that only fill a width, up to the end of a bucket.
         self.cache = model.new_cache(-(-(capacity + WIDTHS[-1]) // BUCKET) * BUCKET)
         self._capture = capture or cuda_graph
-        self._forwards: dict[tuple[int, int], tuple[_Forward, Callable[[], None]] | None] = {}
-        self.prepared = 0
-        """Forwards over so many tokens, and fewer, are captured at every length."""
+        self._forwards: dict[tuple[int, int, int | None], tuple[_Forward, Callable[[], None]] | None] = {}
+        self.prepared: dict[int | None, int] = {}
+        """Forwards over so many tokens, and fewer, are captured at every length, by what they judge."""
 
-    def prepare(self, most: int) -> None:
-        """Capture the forwards over up to ``most`` tokens, at every length: before anything is measured.
+    def prepare(self, most: Mapping[int | None, int]) -> None:
+        """Capture the forwards over up to so many tokens, at every length: before anything is measured.
 
         The cache must hold no text yet.
+
+        Args:
+            most: tokens, by what the forwards judge.
         """
-        self.prepared = max(self.prepared, min(most, WIDTHS[-1]))
-        enough = next(w for w in WIDTHS if w >= self.prepared)
-        for width in [w for w in WIDTHS if w <= enough]:
-            tree = chain(width - 1, self._model.device)
-            nodes = torch.zeros(width, dtype=torch.long, device=self._model.device)
-            for span in range(-(-width // BUCKET) * BUCKET, self.cache.capacity + 1, BUCKET):
-                self._have(width, span, nodes, 0, tree)
+        for judged, tokens in most.items():
+            self.prepared[judged] = max(self.prepared.get(judged, 0), min(tokens, WIDTHS[-1]))
+            enough = next(w for w in WIDTHS if w >= self.prepared[judged])
+            for width in [w for w in WIDTHS if w <= enough]:
+                tree = chain(width - 1, self._model.device)
+                nodes = torch.zeros(width, dtype=torch.long, device=self._model.device)
+                for span in range(-(-width // BUCKET) * BUCKET, self.cache.capacity + 1, BUCKET):
+                    self._have((width, span, judged), nodes, 0, tree, None if judged is None else Judging())
 
     def prefill(self, tokens: Tensor) -> Hidden:
         """Read a prompt; not captured, since every prompt has another length."""
         return self._model.forward(self.cache, tokens, 0, None)
 
-    def forward(self, nodes: Tensor, length: int, tree: Tree) -> tuple[Hidden, Tensor]:
+    def forward(self, nodes: Tensor, length: int, tree: Tree, judging: Judging | None = None) -> Made:
         """Read the nodes of a tree by a captured forward."""
         count = len(nodes)
         width = next((w for w in WIDTHS if w >= count), count)
         span = -(-(length + width) // BUCKET) * BUCKET
-        captured = self._have(width, span, nodes, length, tree) if width in WIDTHS else None
+        judged = None if judging is None else CHAIN if tree.chain else height_class(tree.height)
+        captured = self._have((width, span, judged), nodes, length, tree, judging) if width in WIDTHS else None
         if captured is None:
             hidden = self._model.forward(self.cache, nodes, length, tree.mask(length), length + tree.depths)
-            return hidden, self._model.logits(hidden)
+            return Made(hidden, self._model.logits(hidden), None)
         forward, replay = captured
-        forward.set(nodes, length, tree)
+        forward.set(nodes, length, tree, judging)
         replay()
-        return forward.result(count)
+        return forward.result(count, judging is not None and judging.match)
 
     def _have(
-        self, width: int, span: int, nodes: Tensor, length: int, tree: Tree
+        self, shape: tuple[int, int, int | None], nodes: Tensor, length: int, tree: Tree, judging: Judging | None
     ) -> tuple[_Forward, Callable[[], None]] | None:
         """The captured forward of a shape, captured now if it was not; None if there is no memory for it."""
-        if (width, span) not in self._forwards:
-            forward = _Forward(self._model, self.cache, width, span)
+        if shape not in self._forwards:
+            forward = _Forward(self._model, self.cache, *shape)
             # Capturing runs the forward, which writes to the cache: it must be about the right tokens already.
-            forward.set(nodes, length, tree)
-            self._forwards[width, span] = self._try_to_capture(forward, width)
-        return self._forwards[width, span]
+            forward.set(nodes, length, tree, judging)
+            self._forwards[shape] = self._try_to_capture(forward, shape[0])
+        return self._forwards[shape]
 
     def _try_to_capture(self, forward: _Forward, width: int) -> tuple[_Forward, Callable[[], None]] | None:
         try:

@@ -250,7 +250,7 @@ def rounds(
         cache.move(length + way, length)
         root = drawn[last]
         kept = torch.cat((tokens[way[1:]], root))
-        drafter.observe(Kept(kept, hidden[way], length))
+        drafter.observe(Kept(kept, kept.tolist(), hidden[way], length))
         text = torch.cat((text, kept))
     return text, drafts
 

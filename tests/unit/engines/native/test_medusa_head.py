@@ -217,7 +217,7 @@ def test_the_newest_feature_counts_and_nothing_of_the_last_prompt(target: Decode
     drafter, fresh = MedusaDrafter(head, [[0], [0, 0]]), MedusaDrafter(head, [[0], [0, 0]])
     first, second = draw(1, SIZE, seed=30, spread=2.0), draw(1, SIZE, seed=31, spread=2.0)
     begun(drafter, first).propose(9)
-    drafter.observe(Kept(torch.tensor([1, 2]), Hidden(torch.cat((first, second))), length=5))
+    drafter.observe(Kept(torch.tensor([1, 2]), [1, 2], Hidden(torch.cat((first, second))), length=5))
     assert drafter.propose(9).tokens.tolist() == begun(fresh, second).propose(9).tokens.tolist()
     assert begun(drafter, first).propose(9).tokens.tolist() == begun(fresh, first).propose(9).tokens.tolist()
     assert begun(fresh, first).propose(9).tokens.tolist() != begun(fresh, second).propose(9).tokens.tolist()

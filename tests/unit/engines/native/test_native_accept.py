@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from joulewise.engines.engine import Sampling
-from joulewise.engines.native.accept import Chooser, match, synthetic, typical
+from joulewise.engines.native.accept import Chooser, Lot, match, typical
 from joulewise.engines.native.draft import Draft, Drafter, Kept
 from joulewise.engines.native.drafters.draft_model import Constant, ModelDrafter
 from joulewise.engines.native.drafters.plain import Plain
@@ -329,7 +329,7 @@ def test_synthetic_acceptance_has_the_given_shares(shape: str) -> None:
     tree = chain(4, CPU) if shape == "chain" else Tree.of(torch.tensor([0, 0, 0, 1, 2, 2, 4, 6, 3, 7]), 9)
     draft = Draft(torch.arange(len(tree.parents) - 1), tree)
     logits = torch.randn(len(tree.parents), 7, generator=torch.Generator().manual_seed(0))
-    rule, greedy = synthetic(RATES, 5, CPU), Chooser(Sampling())
+    rule, greedy = Lot(RATES, 5, CPU), Chooser(Sampling())
     counts = torch.zeros(4)
     for _ in range(3000):
         last, token = rule(draft, logits, greedy)
@@ -337,8 +337,8 @@ def test_synthetic_acceptance_has_the_given_shares(shape: str) -> None:
         counts[int(tree.depths[int(last)])] += 1
     edges = torch.tensor([1.0, *RATES, 0.0], dtype=torch.float64)
     assert p_value(counts, edges[:-1] - edges[1:]) > 1e-3
-    again = synthetic(RATES, 5, CPU)
-    first = synthetic(RATES, 5, CPU)
+    again = Lot(RATES, 5, CPU)
+    first = Lot(RATES, 5, CPU)
     assert [int(again(draft, logits, greedy)[0]) for _ in range(20)] == [
         int(first(draft, logits, greedy)[0]) for _ in range(20)
     ]
@@ -348,5 +348,5 @@ def test_synthetic_acceptance_of_everything_and_of_nothing() -> None:
     draft = Draft(torch.arange(2), chain(2, CPU))
     logits = torch.zeros(3, 5)
     for rates, depth in (((1.0, 1.0), 2), ((1.0, 0.0), 1), ((0.0,), 0), ((1.0,) * 8, 2)):
-        rule = synthetic(rates, 0, CPU)
+        rule = Lot(rates, 0, CPU)
         assert {int(rule(draft, logits, Chooser(Sampling()))[0]) for _ in range(100)} == {depth}

@@ -204,7 +204,7 @@ class WatchedTrees(PlantedTrees):
     seed=st.integers(0, 10_000),
     which=st.integers(0, 3),
     new=st.integers(1, 18),
-    most=st.integers(0, 20),
+    most=st.integers(1, 20),
     deep=st.sampled_from([0.0, 0.5, 0.8, 1.0]),
     end=st.none() | st.integers(0, 17),
 )

@@ -14,7 +14,7 @@ from transformers.generation.candidate_generator import PromptLookupCandidateGen
 from joulewise.engines.native import attention
 from joulewise.engines.native.cache import KV
 from joulewise.engines.native.drafters.draft_model import LONGEST, Heuristic
-from joulewise.engines.native.drafters.prompt_lookup import PromptLookupDrafter, look_up
+from joulewise.engines.native.drafters.prompt_lookup import Places, PromptLookupDrafter
 
 CPU = torch.device("cpu")
 
@@ -43,6 +43,12 @@ def test_prompt_lookup_finds_what_the_library_finds(
     assert drafter.propose(99).tokens.tolist() == expected
     assert len(drafter.propose(2).tokens) <= 2
     assert drafter.propose(0).tokens.tolist() == []
+
+
+def look_up(tokens: list[int], count: int, max_ngram: int) -> list[int]:
+    places = Places(max_ngram)
+    places.add(tokens)
+    return places.look_up(count)
 
 
 def test_the_earliest_place_and_the_longest_ngram_win() -> None:

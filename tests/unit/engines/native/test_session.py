@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tiny_models
+from joulewise.engines.engine import Sampling
 from joulewise.engines.native import session as module
+from joulewise.engines.native.accept import Chooser, Lot, match
+from joulewise.engines.native.draft import Draft
 from joulewise.engines.native.model import DecoderModel
-from joulewise.engines.native.session import Captured, Eager, uncaptured
-from joulewise.engines.native.tree import Tree, chain
+from joulewise.engines.native.session import Captured, Eager, Judging, uncaptured
+from joulewise.engines.native.tree import Tree, chain, path
 from joulewise.engines.transformers.loading import make_neutral
 
 CPU = torch.device("cpu")
@@ -92,7 +95,7 @@ def test_what_is_prepared_is_captured_before_any_text(model: DecoderModel, monke
 
     session, plain = Captured(model, 40, count), Eager(model, 64)
     with torch.inference_mode():
-        session.prepare(3)
+        session.prepare({None: 3})
         before = len(captured)
         assert before == 3 * session.cache.capacity // 16  # widths 1, 2, 4 at every length
         prompt = torch.arange(3, 30)
@@ -128,3 +131,65 @@ def test_a_draft_wider_than_any_capture_runs_as_it_is(model: DecoderModel) -> No
         session.prefill(torch.arange(3, 9))
         logits = session.forward(torch.full((300,), 7), 6, chain(299, CPU))[1]
     assert logits.shape == (300, tiny_models.ROWS)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_a_captured_verdict_is_that_of_the_rule(model: DecoderModel, data: st.DataObject) -> None:
+    """By match and by lot, trees and chains, round after round on the same buffers; the kept path lies in the cache."""
+    plain, judging = Eager(model, 200), Captured(model, 200, uncaptured)
+    prompt = torch.arange(5, 5 + data.draw(st.integers(1, 9)))
+    greedy = Chooser(Sampling())
+    with torch.inference_mode():
+        plain.prefill(prompt)
+        judging.prefill(prompt)
+        length, root = len(prompt), torch.tensor([7])
+        for _ in range(data.draw(st.integers(1, 4))):
+            size = data.draw(st.integers(1, 12))
+            parents = [data.draw(st.integers(0, max(i - 1, 0))) for i in range(size)]
+            tree = Tree.of(torch.tensor(parents), size - 1) if data.draw(st.booleans()) else chain(size - 1, CPU)
+            nodes = torch.cat((root, torch.tensor(data.draw(st.permutations(range(3, 60))))[: size - 1]))
+            # Some of the drafted tokens are what the target says there.
+            for node in range(1, size):
+                if data.draw(st.booleans()):
+                    said = plain.forward(nodes, length, tree).logits.argmax(-1)[tree.parents[node]]
+                    siblings = [n for n in range(1, size) if n != node and tree.parents[n] == tree.parents[node]]
+                    if said not in nodes[siblings]:
+                        nodes[node] = said
+            draft, lot = Draft(nodes[1:], tree), data.draw(st.booleans())
+            made = plain.forward(nodes, length, tree)
+            depth = torch.tensor([data.draw(st.integers(0, 5))])
+            rule = planted(depth) if lot else match
+            last, after = rule(draft, made.logits, greedy)
+            way = path(tree, last)
+            plain.cache.move(length + way, length)
+            found = judging.forward(nodes, length, tree, Judging(depth=depth if lot else None))
+            assert found.judged is not None
+            accepted = int(tree.depths[last])
+            told = found.judged.told.tolist()
+            assert told[0] == accepted
+            assert told[1 : accepted + 1] == nodes[way[1 : accepted + 1]].tolist()
+            assert told[-1] == int(after)
+            assert found.judged.way[: accepted + 1].tolist() == way[: accepted + 1].tolist()
+            length, root = length + accepted + 1, after
+            torch.testing.assert_close(judging.cache.rows(length), plain.cache.rows(length), atol=1e-4, rtol=1e-4)
+
+
+def test_where_another_judges_the_cache_is_left_as_it_is(model: DecoderModel) -> None:
+    plain, captured = Eager(model, 64), Captured(model, 64, uncaptured)
+    tree, nodes = Tree.of(torch.tensor([0, 0, 0, 2]), 2), torch.tensor([7, 8, 9, 10])
+    with torch.inference_mode():
+        for session in (plain, captured):
+            session.prefill(torch.arange(3, 9))
+        captured.forward(nodes, 6, tree, Judging(depth=torch.tensor([2])))  # moves
+        found = captured.forward(nodes, 6, tree, Judging(match=False))
+        plain.forward(nodes, 6, tree)
+    assert found.judged is None
+    torch.testing.assert_close(captured.cache.rows(10), plain.cache.rows(10), atol=1e-5, rtol=1e-5)
+
+
+def planted(depth: torch.Tensor) -> Lot:
+    """A lot that falls on one depth."""
+    lot = Lot((1.0,), 0, CPU)
+    lot.depth = lambda: depth  # type: ignore[method-assign]
+    return lot

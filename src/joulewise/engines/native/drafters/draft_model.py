@@ -111,6 +111,7 @@ class ModelDrafter:
 
     def __init__(self, model: DecoderModel, length: Length, chooser: Chooser, rows: int) -> None:
         self.most_nodes = length.most
+        self.height = None
         self._model = model
         self._length = length
         self._chooser = chooser

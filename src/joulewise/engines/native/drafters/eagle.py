@@ -81,6 +81,7 @@ class EagleDrafter:
         self.most_nodes = min(nodes - 1, top_k + depth * top_k**2)
         levels = min(depth + 1, self.most_nodes)  # a deeper one cannot be kept
         self._growth = Growth(top_k, levels, self.most_nodes, whole)
+        self.height = None if top_k == 1 else levels
         self._head = head
         self._capture = capture or (lasting_cuda_graph if head.device.type == "cuda" else None)
 

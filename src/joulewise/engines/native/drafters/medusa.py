@@ -39,6 +39,7 @@ class MedusaDrafter:
         self._head = head
         self._ranks = 1 + max(max(path) for path in ordered)
         self.most_nodes = len(ordered)
+        self.height = len(ordered[-1])
         self._paths = ordered
         capture = capture or (lasting_cuda_graph if head.device.type == "cuda" else None)
         self._ranked: Callable[[Tensor], Tensor] = partial(head.ranked, ranks=self._ranks)

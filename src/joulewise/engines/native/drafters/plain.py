@@ -13,6 +13,7 @@ class Plain:
     """Proposes nothing, so that a round is one token. See ``Drafter``."""
 
     most_nodes = 0
+    height = None
 
     def reset(self, prompt: Tensor, hidden: Hidden, root: Tensor, capacity: int) -> None:
         """Begin a prompt."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import Tensor
@@ -23,38 +23,50 @@ class PromptLookupDrafter:
 
     def __init__(self, tokens: int, max_ngram: int, ends: Collection[int]) -> None:
         self.most_nodes = tokens
+        self.height = None
         self._max_ngram = max_ngram
         self._ends = ends
 
     def reset(self, prompt: Tensor, hidden: Hidden, root: Tensor, capacity: int) -> None:
         """Begin a prompt."""
         self._device = prompt.device
-        self._sequence: list[int] = torch.cat((prompt, root)).tolist()
+        self._places = Places(self._max_ngram)
+        self._places.add(torch.cat((prompt, root)).tolist())
 
     def propose(self, room: int) -> Draft:
         """The tokens after the earliest place where the longest n-gram stood; none if none did."""
-        found = look_up(self._sequence, min(self.most_nodes, room), self._max_ngram)
+        found = self._places.look_up(min(self.most_nodes, room))
         found = found[: next((i for i, token in enumerate(found) if token in self._ends), len(found))]
         return Draft(torch.tensor(found, dtype=torch.long, device=self._device), chain(len(found), self._device))
 
     def observe(self, kept: Kept) -> None:
-        """The sequence has grown."""
-        self._sequence += kept.tokens.tolist()
+        """The text has grown."""
+        self._places.add(kept.ids)
 
 
-def look_up(sequence: Sequence[int], count: int, max_ngram: int) -> list[int]:
-    """Up to ``count`` tokens that followed the last n-gram where it first stood, the longest n-gram first.
+class Places:
+    """Tokens, and where each n-gram of them first stood with a token behind it.
 
     Args:
-        sequence: prompt and output so far.
-        count: the most tokens to return.
-        max_ngram: the longest n-gram that is looked for.
+        max_ngram: the longest n-gram that is kept.
     """
-    if count < 1:
+
+    def __init__(self, max_ngram: int) -> None:
+        self._max_ngram = max_ngram
+        self._tokens: list[int] = []
+        self._behind: dict[tuple[int, ...], int] = {}
+
+    def add(self, tokens: Iterable[int]) -> None:
+        """Append tokens."""
+        for token in tokens:
+            for size in range(1, min(self._max_ngram, len(self._tokens)) + 1):
+                self._behind.setdefault(tuple(self._tokens[-size:]), len(self._tokens))
+            self._tokens.append(token)
+
+    def look_up(self, count: int) -> list[int]:
+        """Up to ``count`` tokens that followed the last n-gram where it first stood, the longest n-gram first."""
+        for size in range(min(self._max_ngram, len(self._tokens)), 0, -1):
+            place = self._behind.get(tuple(self._tokens[-size:]))
+            if place is not None:
+                return self._tokens[place : place + max(count, 0)]
         return []
-    for size in range(min(max_ngram, len(sequence) - 1), 0, -1):
-        ngram = list(sequence[-size:])
-        for start in range(len(sequence) - size):
-            if list(sequence[start : start + size]) == ngram:
-                return list(sequence[start + size : start + size + count])
-    return []
