@@ -227,11 +227,43 @@ def accepted(folder: str) -> str:
     return "\n".join(lines + [rows[label] for label in sorted(rows, key=lookup.__contains__)])
 
 
+def decoding(file: str) -> str:
+    """What `benchmarks/decode.py` recorded."""
+    got = _json(file)
+
+    def pair(value: list[float] | None, scale: float) -> str:
+        return "not seen" if value is None else f"{value[0] * scale:.2f} ± {value[1] * scale:.2f}"
+
+    lines = ["| way | ms a token, after the first | ms a token, all | J a token, all | tokens a round | overhead |"]
+    lines.append("| --- | --- | --- | --- | ---: | ---: |")
+    for name, row in got["ways"].items():
+        tau = "" if row["acceptance_length"] is None else f"{row['acceptance_length']:.2f}"
+        over = "" if row["round_overhead_share"] is None else f"{row['round_overhead_share']:.1%}"
+        told = (pair(row["decode_token_s"], 1e3), pair(row["token_s"], 1e3), pair(row["token_j"], 1))
+        lines.append(f"| {name} | {' | '.join(told)} | {tau} | {over} |")
+    return "\n".join(lines)
+
+
+def steps(file: str) -> str:
+    """The single forwards that `benchmarks/decode.py` timed alone, and the power that they draw."""
+    models: dict[str, dict[int, dict[str, Any]]] = {}
+    for row in _json(file)["steps"]:
+        models.setdefault(row["model"], {})[row["width"]] = row
+    lines = ["| tokens a forward | target: ms | J | W | draft: ms | J | W |", "| ---: |" + " ---: |" * 6]
+    for width in models["target"]:
+        cells = []
+        for model in ("target", "draft"):
+            row = models[model][width]
+            cells += [f"{row['step_s'] * 1e3:.2f}", f"{row['step_j']:.2f}", f"{row['step_j'] / row['step_s']:.0f}"]
+        lines.append(f"| {width} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 BLOCKS: dict[str, Callable[[str], str]] = {
     f.__name__: f
     for f in (
         *(savings, answers, explained, phase_joules, sandbox, report),
-        *(gate, gate_same_outputs, meter_accuracy, cross_check, aa, trained, accepted),
+        *(gate, gate_same_outputs, meter_accuracy, cross_check, aa, trained, accepted, decoding, steps),
     )
 }
 
