@@ -71,9 +71,8 @@ def main(arguments: list[str]) -> int:
     found = [profiled(target, int(width)) for width in options.widths.split(",")]
     for row in found:
         print(f"\n{options.target} x{row['width']}: {row['step_ms']:.3f} ms a step")
-        print(
-            f"kernels {sum(k['us'] for k in row['kernels']) / 1e3:.3f} ms, {sum(k['calls'] for k in row['kernels']):.0f}"
-        )
+        spent_us, calls = (sum(kernel[name] for kernel in row["kernels"]) for name in ("us", "calls"))
+        print(f"kernels {spent_us / 1e3:.3f} ms, {calls:.0f} of them")
         for kernel in row["kernels"][:20]:
             print(f"{kernel['us']:9.1f} us {kernel['calls']:7.1f} {kernel['kernel'][:90]}")
     if options.json:
