@@ -13,7 +13,7 @@ import pytest
 from joulewise.ledger import load
 from joulewise.report.html import render
 from joulewise.report.summary import cells_of, summarise, to_json
-from joulewise.report.text import figure
+from joulewise.report.text import figure, short_model
 from joulewise.report.trials import trial_blocks
 from sample_run import sample_run
 from synthetic_table import part, row, table
@@ -202,6 +202,29 @@ def test_what_nothing_scores_is_not_scored_and_never_0():
     assert not [t for t in shown.texts if not isinstance(t, str) and t[0] in ("0", "0 %")]
 
 
+def test_a_model_that_is_a_path_is_a_heading_by_its_last_part_alone():
+    path = "/home/somebody/models/a/deep/folder/Llama-3.2-1B-Q4_0.gguf"
+    html = page_of(table([row("vanilla", "q1", model=path), row("coga-5", "q1", model=path)]))
+    (heading,) = re.findall(r"<h3>(<span.*)</h3>", html)
+    assert heading.startswith(f'<span title="{path}">Llama-3.2-1B-Q4_0.gguf</span> (')
+    assert f'<strong><span title="{path}">' in html
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("default", "default"),
+        ("HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct"),
+        ("models/smol.gguf", "smol.gguf"),
+        ("./smol", "smol"),
+        ("/srv/models/smol/", "smol"),
+        ("a/b/smol", "smol"),
+    ],
+)
+def test_the_short_name_of_a_model(name, short):
+    assert short_model(name) == short
+
+
 def test_how_answers_failed_is_counted():
     rows = [row(question=f"q{i}", correct=i > 2, score=float(i > 2), score_note=None if i > 2 else "timed out")
             for i in range(6)]  # fmt: skip
@@ -252,6 +275,39 @@ def test_no_sideways_scroll_and_no_request_in_a_browser(browser, html, width, sc
     beyond = "[...document.body.querySelectorAll('*')].filter(e => e.getBoundingClientRect().right > innerWidth + 1)"
     assert page.evaluate(f"{beyond}.map(e => e.outerHTML.slice(0, 80))") == []
     assert requests == []
+    page.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 720, 980, 1280])
+def test_no_heading_and_no_figure_of_a_table_breaks_within_a_word(browser, html, width):
+    page = browser.new_page(viewport={"width": width, "height": 844})
+    page.set_content(html)
+    broken = """
+        [...document.querySelectorAll('.cards :is(thead th, td.n, td b, td .figure)')].filter(e => {
+            if (e.matches('thead th') && getComputedStyle(e.closest('thead')).position === 'absolute') return false;
+            const range = document.createRange();
+            range.selectNodeContents(e);
+            const lines = new Set([...range.getClientRects()].map(r => Math.round(r.top / 8)));
+            return lines.size > e.textContent.trim().split(' ').length;
+        }).map(e => e.textContent)
+    """
+    assert page.evaluate(broken) == []
+    page.close()
+
+
+@pytest.mark.slow
+def test_an_opened_trial_does_not_scroll_sideways_on_a_phone(browser, recorded_file):
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto(recorded_file.as_uri())
+    box = page.locator(".box")
+    page.locator("tr.trial summary").first.click()
+    assert page.locator("tr.trial .ledger").first.is_visible()
+    assert box.evaluate("box => box.scrollWidth <= box.clientWidth")
+    page.get_by_role("button", name="J", exact=True).click()
+    shown = page.locator("tr.trial:visible td:nth-child(4)").evaluate_all("cells => cells.map(c => +c.dataset.v)")
+    assert shown == sorted(shown)
+    assert box.evaluate("box => box.scrollWidth <= box.clientWidth")
     page.close()
 
 

@@ -27,6 +27,7 @@ from joulewise.report.text import (
     nothing_to_show,
     origin_phrase,
     run_lines,
+    short_model,
     trial_notes,
     trust_notes,
 )
@@ -115,6 +116,7 @@ def render(summary: Summary, trials: Sequence[TrialBlock] = ()) -> str:
 
     environment.filters["subscripts"] = subscripts
     environment.filters["figure"] = figure
+    environment.filters["short_model"] = short_model
     numbers = count(1)
     runs = [_run_view(run, summary, trials, numbers) for run in summary.runs]
     script = (Path(__file__).parent / "templates" / "report.js").read_text(encoding="utf-8").strip()
@@ -160,7 +162,7 @@ def _section_view(
             task,
             chart.scatter(
                 found,
-                title=f"{task}: speed against {energy_name}, {section.model}",
+                title=f"{task}: speed against {energy_name}, {short_model(section.model)}",
                 energy_name=energy_name,
                 limit=limit,
                 prefix=f"chart{next(numbers)}",
@@ -192,7 +194,7 @@ def _why_panels(section: Section, series: Mapping[str, int], numbers: Iterator[i
         svg = break_even_chart(
             [e for e in section.explanations if e.key.task == task],
             series,
-            title=f"{task}: cost per token against acceptance length, {section.model}",
+            title=f"{task}: cost per token against acceptance length, {short_model(section.model)}",
             prefix=f"chart{next(numbers)}",
         )
         if svg is not None:

@@ -43,6 +43,12 @@ def figure(value: float) -> str:
     return f"{rounded:,.{max(0, digits)}f}"
 
 
+def short_model(name: str) -> str:
+    """A model's name for a heading: of a path its last part; a name on a hub as it is."""
+    is_path = name.endswith(".gguf") or name.startswith(("/", ".", "~")) or name.count("/") > 1
+    return name.rstrip("/").rsplit("/", 1)[-1] if is_path else name
+
+
 def value(quantity: Quantity, factor: float = 1.0) -> str:
     """The figure itself; a lower end where the figure has no upper one."""
     if quantity.value is not None:
