@@ -6,7 +6,8 @@
 Text is meaningless (random weights, acceptance by lot); time and energy are real. Every way generates the same number
 of tokens after the same prompt, in random order, ``--repeats`` times. Apart from that, steps are timed alone, many in a
 row: what a verification and a draft step cost predicts a round, and the share of a round that is neither is what the
-loop adds. Intervals are Student's over the repeats, at 95 %.
+loop adds. Intervals are Student's over the repeats, at 95 %. Where vLLM is installed it runs beside, in processes of
+its own, on the same shapes, in the same order.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ import json
 import math
 import random
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +96,14 @@ class Runs:
     phases_s: dict[str, float] = field(default_factory=dict)
 
 
+def shape_config(shape: str) -> LlamaConfig:
+    """The configuration of a shape."""
+    return LlamaConfig(**(LLAMA3 | {"tie_word_embeddings": False} | SHAPES[shape]))
+
+
 def build(shape: str, device: str, seed: int) -> Any:
     """A random Llama of a shape, in bfloat16 on a GPU and float32 on a CPU."""
-    config = LlamaConfig(**(LLAMA3 | {"tie_word_embeddings": False} | SHAPES[shape]))
+    config = shape_config(shape)
     dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
     torch.manual_seed(seed)
     torch.set_default_dtype(dtype)
@@ -103,6 +112,39 @@ def build(shape: str, device: str, seed: int) -> Any:
     torch.set_default_dtype(torch.float32)
     words = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({"a": 0}, unk_token="a")))
     return make_neutral(shape, model.eval(), words)
+
+
+class Beside:
+    """A process of its own that generates when told to: `benchmarks/vllm_worker.py`.
+
+    Args:
+        command: that starts it. It answers with a line when it is ready, and after each generation.
+    """
+
+    def __init__(self, command: list[str]) -> None:
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self._process.args!r} ended with code {self._process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def __call__(self) -> tuple[int, float | None, dict[str, float]]:
+        """Generate once; rounds, first token and phases are not seen."""
+        assert self._process.stdin is not None
+        print("go", file=self._process.stdin, flush=True)
+        self._answer()
+        return 0, None, {}
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
 
 
 class Bench:
@@ -133,6 +175,9 @@ class Bench:
             "eagle3-chain-5": lambda: self.native(Eagle3(depth=4, top_k=1, synthetic_acceptance=rate)),
             "medusa": lambda: self.native(Medusa(synthetic_acceptance=rate)),
         }
+        self.beside: dict[str, Beside] = {}
+        for name, drafted in (("vllm-vanilla", 0), ("vllm-coga-5", 5)):
+            self.ways[name] = partial(self.vllm, name, drafted)
 
     def generate(self, **how: Any) -> tuple[int, float | None, dict[str, float]]:
         """Transformers' own loop; rounds, first token and phases are not seen."""
@@ -149,6 +194,16 @@ class Bench:
                 **how,
             )
         return 0, None, {}
+
+    def vllm(self, name: str, drafted: int) -> tuple[int, float | None, dict[str, float]]:
+        """vLLM, in a process that is started at the first call."""
+        if name not in self.beside:
+            told = self.options
+            worker = [sys.executable, str(Path(__file__).parent / "vllm_worker.py"), "--tokens", str(drafted)]
+            for option in ("target", "draft", "acceptance", "prompt", "output"):
+                worker += [f"--{option}", str(getattr(told, option))]
+            self.beside[name] = Beside(worker)
+        return self.beside[name]()
 
     def native(self, decoding: Decoding) -> tuple[int, float | None, dict[str, float]]:
         """The native loop."""
@@ -322,17 +377,20 @@ def main(arguments: list[str]) -> int:
     """Measure, show, write."""
     options = parse(arguments)
     bench = Bench(options)
-    names = [name for name in options.only.split(",") if name] or [
-        # Without a GPU Transformers would compile for minutes.
-        name
-        for name in bench.ways
-        if name != "generate-static" or options.device != "cpu"
-    ]
+    without = set() if find_spec("vllm") else {name for name in bench.ways if name.startswith("vllm")}
+    if asked := without.intersection(options.only.split(",")):
+        print(f"{', '.join(sorted(asked))}: vLLM is not installed here; leave it out of --only", file=sys.stderr)
+        return 2
+    if options.device == "cpu":
+        without.add("generate-static")  # Transformers would compile for minutes
+    names = [name for name in options.only.split(",") if name] or [name for name in bench.ways if name not in without]
     if unknown := set(names) - bench.ways.keys():
         print(f"no way is called {', '.join(sorted(unknown))}: there are {', '.join(bench.ways)}", file=sys.stderr)
         return 2
     with discover() as meter:
         runs = measure_ways(bench, meter, names, lambda line: print(line, file=sys.stderr, flush=True))
+        for worker in bench.beside.values():
+            worker.close()
         steps = measure_steps(bench, meter)
     ways = {name: summary(found) for name, found in runs.items()}
     results = {

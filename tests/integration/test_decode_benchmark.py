@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,18 @@ def test_it_measures_every_way_and_step(
 def test_a_way_that_does_not_exist_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert load_benchmark("decode").main([*SMALL, "--only", "vanila"]) == 2
     assert "vanila" in capsys.readouterr().err
+
+
+def test_without_vllm_its_ways_are_left_out_or_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert load_benchmark("decode").main([*SMALL, "--only", "vanilla,vllm-vanilla"]) == 2
+    assert "vllm-vanilla: vLLM is not installed" in capsys.readouterr().err
+
+
+def test_a_process_beside_generates_when_told_to() -> None:
+    bench = load_benchmark("decode")
+    worker = "import sys\nprint('{}', flush=True)\nfor line in sys.stdin: print('{\"n\": 1}', flush=True)"
+    beside = bench.Beside([sys.executable, "-c", worker])
+    assert [beside(), beside()] == [(0, None, {})] * 2
+    beside.close()
+    with pytest.raises(RuntimeError, match="ended with code 3"):
+        bench.Beside([sys.executable, "-c", "raise SystemExit(3)"])
