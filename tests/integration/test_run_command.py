@@ -184,6 +184,7 @@ def test_a_dry_run_tells_a_model_that_is_not_there(folder: Path, old: str, new: 
         ("{kind: eagle3, head: eagle3}", None),
         ("{kind: medusa, head: empty}", "medusa: empty holds no Medusa, EAGLE-1/2 or EAGLE-3 head (it holds no "),
         ("{kind: medusa, head: gone/head.bin}", "there is no head gone/head.bin"),
+        ("{kind: medusa, head: plan.yaml}", "plan.yaml is no file of weights: name a .safetensors, .bin, .pt or"),
         ("{kind: medusa, head: 'shipped:medua'}", "There is no 'shipped:medua'"),
         ("{kind: medusa, head: cut}", "cut/model.safetensors could not be read as tensors alone"),
         ("{kind: medusa, head: model}", "medusa: model holds no Medusa, EAGLE-1/2 or EAGLE-3 head (its tensors are "),

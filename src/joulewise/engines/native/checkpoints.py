@@ -246,7 +246,7 @@ def glance(name: str) -> Checkpoint | None:
     Returns:
         None where a pickle would have to be opened.
     """
-    return _recognised(name, shipped_folder(name) or Path(name), pickles=False)
+    return _recognised(name, _place(name, None), pickles=False)
 
 
 def _recognised(name: str, place: Path, pickles: bool) -> Checkpoint | None:
