@@ -28,6 +28,7 @@ from transformers import (
     StableLmForCausalLM,
 )
 
+import tiny_heads
 import tiny_models
 from joulewise.decoding import CoGA, DyGA, Eagle3, Medusa, PromptLookup, Vanilla
 from joulewise.decoding.spec import Decoding
@@ -282,10 +283,11 @@ def test_refusals_have_a_reason(folder: str) -> None:
 
 
 def test_opening_refusing_and_a_dry_run_load_no_torch(folder: str, tmp_path: Path) -> None:
-    plan = tmp_path / "plan.yaml"
+    plan, head = tmp_path / "plan.yaml", tiny_heads.write(tmp_path / "head", tiny_heads.medusa(1))
     plan.write_text(
         f"name: small\nengines: [{{kind: native, model: {folder}, draft: first-layers:1, heads: {{medusa: random}}}}]\n"
-        "decodings: [vanilla, {kind: coga, tokens: 2}, {kind: medusa, synthetic_acceptance: 0.5}]\n"
+        "decodings: [vanilla, {kind: coga, tokens: 2}, {kind: medusa, synthetic_acceptance: 0.5},\n"
+        f"  {{kind: medusa, head: {head}, tree: [[0]]}}]\n"
         "tasks: [starter]\n"
     )
     code = (
