@@ -1,7 +1,7 @@
-"""How fast and how costly is one token, by loop and strategy, at batch 1 on shapes with random weights?
+"""How fast and how costly is one token, by loop and strategy, on shapes with random weights?
 
     python benchmarks/decode.py [--target 8b] [--draft 1b] [--prompt 512] [--output 384] [--repeats 5] [--json FILE]
-                                [--only WAY,...] [--acceptance 0.7] [--device cuda]
+                                [--only WAY,...] [--acceptance 0.7] [--batch 1] [--device cuda]
 
 Text is meaningless (random weights, acceptance by lot); time and energy are real. Every way generates the same number
 of tokens after the same prompt, in random order, ``--repeats`` times. Apart from that, steps are timed alone, many in a
@@ -40,12 +40,13 @@ from joulewise.decoding.spec import Decoding
 from joulewise.energy import Meter, discover
 from joulewise.engines.engine import Sampling
 from joulewise.engines.native.accept import Chooser, Lot, match
-from joulewise.engines.native.drafters import Parts, make_drafter
+from joulewise.engines.native.drafters import CHAINS, Parts, make_drafter
 from joulewise.engines.native.heads import published_taps
 from joulewise.engines.native.heads.synthetic import random_eagle3, random_medusa
 from joulewise.engines.native.loop import decode
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.session import open_session
+from joulewise.engines.native.together import decode_together
 from joulewise.engines.native.tree import chain
 from joulewise.engines.transformers.loading import make_neutral
 from joulewise.environment import machine
@@ -83,12 +84,14 @@ class Runs:
     Args:
         seconds, joules: of the whole generation; joules are None where nothing is measured.
         first_s: seconds to the first token; empty where it is not seen.
-        tokens: output tokens of a run.
-        rounds: rounds of speculation of a run.
+        tokens: output tokens of a run, of all texts.
+        texts: at once.
+        rounds: rounds of speculation of a run, until the last text is done.
         phases_s: seconds by phase, summed over the runs.
     """
 
     tokens: int
+    texts: int = 1
     rounds: int = 0
     seconds: list[float] = field(default_factory=list)
     joules: list[float | None] = field(default_factory=list)
@@ -165,6 +168,7 @@ class Bench:
             "medusa": random_medusa(self.target),
         }
         self.prompt = torch.randint(rows, (options.prompt,), device=self.target.device)
+        self.prompts = [self.prompt, *(torch.randint_like(self.prompt, rows) for _ in range(options.batch - 1))]
         rate = options.acceptance
         self.ways: dict[str, Callable[[], tuple[int, float | None, dict[str, float]]]] = {
             "generate": lambda: self.generate(),
@@ -183,7 +187,7 @@ class Bench:
         """Transformers' own loop; rounds, first token and phases are not seen."""
         model, count = self.plain, self.options.output
         with torch.inference_mode():
-            ids = self.prompt[None]
+            ids = torch.stack(self.prompts)
             model.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
@@ -200,7 +204,7 @@ class Bench:
         if name not in self.beside:
             told = self.options
             worker = [sys.executable, str(Path(__file__).parent / "vllm_worker.py"), "--tokens", str(drafted)]
-            for option in ("target", "draft", "acceptance", "prompt", "output"):
+            for option in ("target", "draft", "acceptance", "prompt", "output", "batch"):
                 worker += [f"--{option}", str(getattr(told, option))]
             self.beside[name] = Beside(worker)
         return self.beside[name]()
@@ -213,6 +217,12 @@ class Bench:
         with torch.inference_mode():
             parts = Parts(self.target, self.draft, self.heads.get(decoding.kind), chooser, ())
             start_s = time.monotonic()
+            if self.options.batch > 1:
+                chains, limits = CHAINS[type(decoding)](decoding, parts), [self.options.output] * len(self.prompts)
+                lot = rule if isinstance(rule, Lot) else None
+                texts = decode_together(self.target, chains, self.prompts, limits, (), lot)
+                rounds = max(len(text.rounds) for text in texts)
+                return rounds, texts[0].first_token_s - start_s, texts[0].phases_s
             drafter = make_drafter(decoding, parts)
             made = decode(self.target, drafter, self.prompt, self.options.output, (), rule, chooser)
         assert len(made.tokens) == self.options.output
@@ -247,7 +257,7 @@ def measure_ways(bench: Bench, meter: Meter, names: list[str], say: Callable[[st
     """Every way so many times, in random order."""
     options = bench.options
     order = random.Random(0)
-    runs = {name: Runs(options.output) for name in names}
+    runs = {name: Runs(options.output * options.batch, options.batch) for name in names}
     for name in names:
         bench.ways[name]()  # captures and compiles
         say(f"warmed up: {name}")
@@ -314,9 +324,9 @@ def summary(runs: Runs) -> dict[str, Any]:
     rounds = {phase: s for phase, s in runs.phases_s.items() if phase not in ("prefill", "draft_prefill")}
     return {
         "token_s": interval(per_token),
-        "decode_token_s": None if decode_s is None else interval([s / (runs.tokens - 1) for s in decode_s]),
+        "decode_token_s": None if decode_s is None else interval([s / (runs.tokens - runs.texts) for s in decode_s]),
         "token_j": interval(joules) if joules else None,
-        "acceptance_length": (runs.tokens - 1) / runs.rounds if runs.rounds else None,
+        "acceptance_length": (runs.tokens / runs.texts - 1) / runs.rounds if runs.rounds else None,
         "phases_share": {name: s / phases for name, s in runs.phases_s.items()} if phases else None,
         "round_overhead_share": (
             1 - (rounds.get("draft", 0.0) + rounds.get("verify", 0.0)) / sum(rounds.values()) if phases else None
@@ -339,7 +349,9 @@ def show(options: argparse.Namespace, results: dict[str, Any]) -> None:
     def pair(value: tuple[float, float] | None, scale: float) -> str:
         return "-" if value is None else f"{value[0] * scale:8.3f} ± {value[1] * scale:.3f}"
 
-    print(f"\n{options.target} shape (draft {options.draft}), {options.prompt} in, {options.output} out, batch 1")
+    print(
+        f"\n{options.target} shape (draft {options.draft}), {options.prompt} in, {options.output} out, batch {options.batch}"
+    )
     print(f"{'way':18} {'ms/token, all':>20} {'ms/token, decode':>20} {'J/token, all':>20} {'tau':>6} {'overhead':>9}")
     for name, row in results["ways"].items():
         tau = "-" if row["acceptance_length"] is None else f"{row['acceptance_length']:.2f}"
@@ -367,6 +379,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--output", type=int, default=384, help="tokens, at least 2")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--acceptance", type=float, default=0.7, help="of a drafted token, given the one before it")
+    parser.add_argument("--batch", type=int, default=1, help="texts at once; more than 1: vanilla and chains alone")
     parser.add_argument("--only", default="", help="ways to run, separated by commas; all if left out")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path)
@@ -383,7 +396,12 @@ def main(arguments: list[str]) -> int:
         return 2
     if options.device == "cpu":
         without.add("generate-static")  # Transformers would compile for minutes
+    if options.batch > 1:
+        without |= {name for name in bench.ways if name.startswith(("eagle", "medusa"))}
     names = [name for name in options.only.split(",") if name] or [name for name in bench.ways if name not in without]
+    if trees := without.intersection(names):
+        print(f"{', '.join(sorted(trees))}: not for --batch {options.batch}", file=sys.stderr)
+        return 2
     if unknown := set(names) - bench.ways.keys():
         print(f"no way is called {', '.join(sorted(unknown))}: there are {', '.join(bench.ways)}", file=sys.stderr)
         return 2

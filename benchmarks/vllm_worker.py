@@ -63,6 +63,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--acceptance", type=float, default=0.7, help="of a drafted token, given the one before it")
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--output", type=int, default=384)
+    parser.add_argument("--batch", type=int, default=1, help="texts at once")
     parser.add_argument("--memory", type=float, default=0.25, help="share of the GPU's memory")
     options = parser.parse_args(arguments)
     answers, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
@@ -71,13 +72,16 @@ def main(arguments: list[str]) -> int:
         from vllm import SamplingParams
 
         sampling = SamplingParams(temperature=0.0, max_tokens=options.output, ignore_eos=True, detokenize=False)
-        prompt = {"prompt_token_ids": [(7 * i) % 1000 for i in range(options.prompt)]}
-        engine.generate([prompt], sampling, use_tqdm=False)  # warms up
+        prompts = [
+            {"prompt_token_ids": [(7 * i + n) % 1000 for i in range(options.prompt)]} for n in range(options.batch)
+        ]
+        engine.generate(prompts, sampling, use_tqdm=False)  # warms up
         print(json.dumps({"ready": True}), file=answers, flush=True)
         for _ in sys.stdin:
             start_s = time.monotonic()
-            (made,) = engine.generate([prompt], sampling, use_tqdm=False)
-            told = {"seconds": time.monotonic() - start_s, "tokens": len(made.outputs[0].token_ids)}
+            made = engine.generate(prompts, sampling, use_tqdm=False)
+            tokens = sum(len(one.outputs[0].token_ids) for one in made)
+            told = {"seconds": time.monotonic() - start_s, "tokens": tokens}
             print(json.dumps(told), file=answers, flush=True)
     return 0
 

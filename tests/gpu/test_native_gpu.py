@@ -82,6 +82,16 @@ def test_the_same_output_by_rule_4(
         library.close()
 
 
+def test_several_texts_at_once_are_what_each_is_alone(exact: NativeEngine) -> None:
+    """Captured, over lengths of several buckets, twice: the second time on what was captured for the first."""
+    requests = [ask("ab" * n, new) for n, new in ((3, NEW), (150, 40), (40, 17), (1, NEW))]
+    for decoding in (Vanilla(), CoGA(tokens=5), DyGA(tokens=4), PromptLookup(tokens=10)):
+        for _ in range(2):
+            together = exact.generate_together(requests, decoding)
+            for found, request in zip(together, requests, strict=True):
+                assert found.token_ids == exact.generate(request, decoding).token_ids, decoding.label
+
+
 def test_a_wrong_token_is_no_tie(opened: tuple[NativeEngine, EngineInfo]) -> None:
     engine, _ = opened
     tokens = list(engine.generate(ask("prompt"), Vanilla()).token_ids)

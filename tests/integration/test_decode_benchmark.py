@@ -48,3 +48,13 @@ def test_a_process_beside_generates_when_told_to() -> None:
     beside.close()
     with pytest.raises(RuntimeError, match="ended with code 3"):
         bench.Beside([sys.executable, "-c", "raise SystemExit(3)"])
+
+
+def test_several_texts_at_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    bench = load_benchmark("decode")
+    monkeypatch.setattr(bench, "STEPS_S", 0.0)
+    monkeypatch.setattr(bench, "STEP_WIDTHS", (1,))
+    assert bench.main([*SMALL, "--batch", "3", "--only", "vanilla,coga-5,generate"]) == 0
+    assert "batch 3" in capsys.readouterr().out
+    assert bench.main([*SMALL, "--batch", "3", "--only", "medusa"]) == 2
+    assert "medusa: not for --batch 3" in capsys.readouterr().err

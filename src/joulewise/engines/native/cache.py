@@ -41,15 +41,21 @@ class KV:
         """Write one layer's new keys and values, and return all that the forward may read.
 
         Args:
-            keys, values: shape ``(batch, kv_heads, W, head_dim)``; they go to ``slots``, shape ``(W,)``.
+            keys, values: shape ``(batch, kv_heads, W, head_dim)``; they go to ``slots``, shape ``(W,)``, or
+                ``(batch, W)`` where each sequence has its own.
             layer_idx: the layer.
 
         Returns:
             Keys and values, shape ``(batch, kv_heads, span, head_dim)``.
         """
         layer = self._buffer[layer_idx]
-        layer[0].index_copy_(2, self.slots, keys)
-        layer[1].index_copy_(2, self.slots, values)
+        if self.slots.dim() == 1:
+            layer[0].index_copy_(2, self.slots, keys)
+            layer[1].index_copy_(2, self.slots, values)
+        else:
+            rows = torch.arange(len(self.slots), device=self.slots.device)[:, None]
+            layer[0][rows, :, self.slots] = keys.transpose(1, 2)
+            layer[1][rows, :, self.slots] = values.transpose(1, 2)
         return layer[0, :, :, : self.span], layer[1, :, :, : self.span]
 
     def move(self, origins: Tensor, target: int) -> None:

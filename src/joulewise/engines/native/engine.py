@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from joulewise.decoding import Eagle2, Eagle3, Medusa, Vanilla
 from joulewise.decoding.spec import Decoding
 from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Request
-from joulewise.engines.native.drafters import DRAFTERS
+from joulewise.engines.native.drafters import CHAINS, DRAFTERS
 from joulewise.engines.shipped import shipped_for
 from joulewise.engines.spec import RANDOM_HEAD, HeadKind, NativeSpec
 from joulewise.engines.transformers.info import draft_fault
@@ -59,6 +59,27 @@ class NativeEngine:
     def generate(self, request: Request, decoding: Decoding) -> Generation:
         """Generate by the native loop; see ``Engine.generate``."""
         return self._ready(decoding).generate(request, decoding)
+
+    def generate_together(self, requests: Sequence[Request], decoding: Decoding) -> tuple[Generation, ...]:
+        """Generate from several requests side by side, greedily: vanilla and chains.
+
+        All generations begin and end with the batch: what is measured around the call is theirs together.
+
+        Raises:
+            UserError: a decoding that drafts trees, a request that samples, or requests that end by other rules.
+            ContextLengthError: as for ``generate``.
+        """
+        rule = getattr(decoding, "rule", None)
+        if type(decoding) not in CHAINS or rule == "confidence":
+            raise UserError(
+                f"{decoding.label} cannot be decoded for several texts at once: vanilla, CoGA, DyGA by the rule "
+                "heuristic and prompt lookup can."
+            )
+        if not all(request.sampling.greedy for request in requests):
+            raise UserError("Several texts at once are decoded greedily: set temperature 0, or ask one by one.")
+        if len({request.ignore_eos for request in requests}) > 1:
+            raise UserError("Several texts at once end by one rule: set the same ignore_eos for all.")
+        return self._ready(decoding).generate_together(requests, decoding) if requests else ()
 
     def check_lossless(
         self, request: Request, decoding: Decoding, reference: Sequence[int], output: Sequence[int]

@@ -14,7 +14,7 @@ from joulewise.engines.native.accept import Chooser, Lot, Rule, match, typical
 from joulewise.engines.native.check import as_step, reader
 from joulewise.engines.native.checkpoints import Family
 from joulewise.engines.native.draft import Draft
-from joulewise.engines.native.drafters import Parts, make_drafter
+from joulewise.engines.native.drafters import CHAINS, Parts, make_drafter
 from joulewise.engines.native.engine import head_of
 from joulewise.engines.native.heads import Head, open_head, published_taps, taps_of
 from joulewise.engines.native.heads.gate import Gate
@@ -22,6 +22,7 @@ from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle
 from joulewise.engines.native.loop import Decoded, decode
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.session import CHAIN, WIDTHS, height_class, prepare_session
+from joulewise.engines.native.together import decode_together
 from joulewise.engines.spec import RANDOM_HEAD, NativeSpec
 from joulewise.engines.transformers.check import PLAIN, explain_difference, verdict_at_sight
 from joulewise.engines.transformers.drafts import Draft as DraftModel
@@ -108,16 +109,60 @@ class LoadedEngine:
             ends,
         )
 
+    def _prompt(self, request: Request, decoding: Decoding) -> torch.Tensor:
+        """A request's tokens, shape ``(1, P)``, if they and the output fit."""
+        loaded = self.target.loaded
+        name = draft_name(self._spec, decoding)
+        draft = self._drafts[name] if name is not None else None
+        prompt: torch.Tensor = encode(loaded, request.messages)
+        require_context(loaded, draft[0] if draft else None, prompt, request.max_new_tokens)
+        _require_window(self.target, prompt.shape[1] + request.max_new_tokens)
+        _require_one_scale(loaded, prompt.shape[1], request.max_new_tokens)
+        return prompt
+
+    def generate_together(self, requests: Sequence[Request], decoding: Decoding) -> tuple[Generation, ...]:
+        """See ``NativeEngine.generate_together``."""
+        start_s = time.monotonic()
+        loaded, device = self.target.loaded, self.target.device
+        prompts = [self._prompt(request, decoding) for request in requests]
+        free = requests[0].ignore_eos or decoding.synthetic is not None
+        ends = () if free else loaded.eos_token_ids
+        parts = self._parts(decoding, Chooser.of(Sampling(), 0, device), ends)
+        try:
+            with quiet(), torch.inference_mode():
+                together = decode_together(
+                    self.target,
+                    CHAINS[type(decoding)](decoding, parts),
+                    [prompt[0].to(device) for prompt in prompts],
+                    [request.max_new_tokens for request in requests],
+                    ends,
+                    None if decoding.synthetic is None else Lot(decoding.synthetic, requests[0].seed, device),
+                )
+                texts = [loaded.tokenizer.decode(one.tokens, skip_special_tokens=True) for one in together]
+        except torch.OutOfMemoryError as error:
+            raise out_of_memory(f"{len(requests)} texts of {loaded.name} ({decoding.label})", str(device)) from error
+        end_s = time.monotonic()
+        return tuple(
+            Generation(
+                text=text,
+                token_ids=one.tokens,
+                prompt_tokens=prompt.shape[1],
+                finish_reason=one.finish_reason,
+                start_s=start_s,
+                end_s=end_s,
+                first_token_s=one.first_token_s,
+                wasted_tokens=one.wasted_tokens,
+                rounds=() if isinstance(decoding, Vanilla) else one.rounds,
+                phases_s=None,  # they are the batch's
+            )
+            for text, one, prompt in zip(texts, together, prompts, strict=True)
+        )
+
     def generate(self, request: Request, decoding: Decoding) -> Generation:
         """See ``Engine.generate``."""
         start_s = time.monotonic()
         loaded = self.target.loaded
-        name = draft_name(self._spec, decoding)
-        draft = self._drafts[name] if name is not None else None
-        prompt = encode(loaded, request.messages)
-        require_context(loaded, draft[0] if draft else None, prompt, request.max_new_tokens)
-        _require_window(self.target, prompt.shape[1] + request.max_new_tokens)
-        _require_one_scale(loaded, prompt.shape[1], request.max_new_tokens)
+        prompt = self._prompt(request, decoding)
         try:
             with quiet():
                 decoded = self._decode(request, decoding, prompt)

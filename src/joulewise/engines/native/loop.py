@@ -101,7 +101,7 @@ def decode(
         watch.mark("memory")
 
         emitted = tokens[:accepted] + tokens[-1:]
-        kept = _until_the_end(emitted, limit - len(output), ends)
+        kept = until_the_end(emitted, limit - len(output), ends)
         output += emitted[:kept]
         wasted += len(emitted) - kept
         rounds.append(Round(len(draft.tokens), min(accepted, kept)))
@@ -129,7 +129,7 @@ def _judging(session: Session, accept: Rule, chooser: Chooser) -> Judging | None
     return Judging(match=chooser.greedy and accept is match)
 
 
-def _until_the_end(tokens: list[int], room: int, ends: Collection[int]) -> int:
+def until_the_end(tokens: list[int], room: int, ends: Collection[int]) -> int:
     """How many of ``tokens`` enter the output: up to the first end token, and no more than ``room``."""
     first = next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))
     return min(first, room)

@@ -60,6 +60,8 @@ class DecoderModel:
         self._tapped: dict[int, Tensor] = {}
         self.session: object = None
         """What was captured of this model, kept from prompt to prompt."""
+        self.rows: object = None
+        """The same for several texts at once."""
         parameters = inspect.signature(type(self.decoder).forward).parameters
         # The argument was renamed on the way from Transformers 5.17 to 5.24.
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"

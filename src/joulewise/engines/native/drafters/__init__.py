@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from joulewise.decoding import CoGA, DyGA, Eagle2, Eagle3, Medusa, PromptLookup, Vanilla
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from joulewise.engines.native.accept import Chooser
     from joulewise.engines.native.draft import Drafter
     from joulewise.engines.native.model import DecoderModel
+    from joulewise.engines.native.together import Chains
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,35 @@ DRAFTERS: dict[type[Decoding], Callable[[Any, Parts], Drafter]] = {
     Eagle3: _eagle,
 }
 """The registry: a decoding -> what makes its drafter. A new drafter is one file and one line here."""
+
+
+def _no_chains(_decoding: Vanilla, _parts: Parts) -> Chains:
+    from joulewise.engines.native.drafters.chains import NoChains
+
+    return NoChains()
+
+
+def _model_chains(decoding: CoGA | DyGA, parts: Parts) -> Chains:
+    from joulewise.engines.native.drafters.chains import ModelChains
+    from joulewise.engines.native.drafters.draft_model import Constant, Heuristic
+
+    kind = Constant if isinstance(decoding, CoGA) else Heuristic
+    return ModelChains(parts.draft_model, partial(kind, decoding.tokens), parts.rows)
+
+
+def _lookup_chains(decoding: PromptLookup, parts: Parts) -> Chains:
+    from joulewise.engines.native.drafters.chains import LookupChains
+
+    return LookupChains(decoding.tokens, decoding.max_ngram, parts.ends)
+
+
+CHAINS: dict[type[Decoding], Callable[[Any, Parts], Chains]] = {
+    Vanilla: _no_chains,
+    CoGA: _model_chains,
+    DyGA: _model_chains,
+    PromptLookup: _lookup_chains,
+}
+"""What can be decoded for several texts at once. DyGA by confidence cannot: it waits for every token of every text."""
 
 
 def make_drafter(decoding: Decoding, parts: Parts) -> Drafter:

@@ -36,12 +36,17 @@ class PromptLookupDrafter:
     def propose(self, room: int) -> Draft:
         """The tokens after the earliest place where the longest n-gram stood; none if none did."""
         found = self._places.look_up(min(self.most_nodes, room))
-        found = found[: next((i for i, token in enumerate(found) if token in self._ends), len(found))]
+        found = until_the_first(found, self._ends)
         return Draft(torch.tensor(found, dtype=torch.long, device=self._device), chain(len(found), self._device))
 
     def observe(self, kept: Kept) -> None:
         """The text has grown."""
         self._places.add(kept.ids)
+
+
+def until_the_first(tokens: list[int], ends: Collection[int]) -> list[int]:
+    """What comes before the first of ``ends``."""
+    return tokens[: next((i for i, token in enumerate(tokens) if token in ends), len(tokens))]
 
 
 class Places:

@@ -1,0 +1,194 @@
+"""Several texts decoded side by side, vanilla or by chains, greedily: one forward of the target serves them all.
+
+Each text has its own length: a forward writes row by row, and a round that accepted less of one text than of another
+rolls that text back further. A text that is done stays in the batch, counted no more, until all are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from joulewise.engines.engine import Round
+from joulewise.engines.native.accept import Lot
+from joulewise.engines.native.loop import Decoded, until_the_end
+from joulewise.engines.native.model import DecoderModel
+from joulewise.engines.native.recorded import Recorded
+from joulewise.engines.native.session import BUCKET, ROOM, Capture, lasting_cuda_graph
+from joulewise.engines.phases import Stopwatch
+
+
+class Chains(Protocol):
+    """Drafts for several texts at once. Like a ``Drafter``, on the host's side of what was kept."""
+
+    most: int
+    """The most tokens of a draft."""
+
+    def reset(self, prompts: Sequence[Tensor], capacity: int) -> None:
+        """Begin with these prompts, each of shape ``(P,)``."""
+        ...
+
+    def propose(self, texts: Sequence[Sequence[int]], rooms: Sequence[int]) -> tuple[Tensor, list[int]]:
+        """Draft for each text, prompt and output so far, at most ``rooms`` tokens.
+
+        Returns:
+            Tokens, shape ``(texts, K)``, and how many of each row count.
+        """
+        ...
+
+    def observe(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
+        """Take in how each text's draft fared; a text that is done has drafted none."""
+        ...
+
+
+class Rows:
+    """A cache for several texts of a model. What runs on it is captured once for each shape where there is a GPU.
+
+    Args:
+        model: the model.
+        texts: how many.
+        capacity: tokens of each.
+        capture: how; None: as CUDA graphs on a GPU, elsewhere not at all.
+    """
+
+    def __init__(self, model: DecoderModel, texts: int, capacity: int, capture: Capture | None) -> None:
+        self.model, self.texts = model, texts
+        self.cache = model.new_cache(-(-capacity // BUCKET) * BUCKET, texts)
+        self._capture = capture or (lasting_cuda_graph if model.device.type == "cuda" else None)
+        self._made: dict[Any, Recorded[Tensor]] = {}
+
+    def prefill(self, prompts: Sequence[Tensor]) -> Tensor:
+        """Read prompts, each from slot 0 on; each one's last hidden state, shape ``(texts, H)``."""
+        # What fills shorter prompts up stands behind their ends, where no token sees it before it is written over.
+        tokens = torch.nn.utils.rnn.pad_sequence(list(prompts), batch_first=True)
+        cache = self.cache
+        cache.slots, cache.span = torch.arange(tokens.shape[1], device=tokens.device), tokens.shape[1]
+        hidden = self.model.read(tokens, cache, None, cache.slots.expand(tokens.shape)).last
+        lasts = torch.tensor([len(prompt) - 1 for prompt in prompts], device=tokens.device)
+        return hidden[torch.arange(len(prompts), device=tokens.device), lasts]
+
+    def read(self, tokens: Tensor, before: Tensor, span: int) -> Tensor:
+        """Read chains of tokens, shape ``(texts, W)``, each behind its own ``before`` tokens; hidden states."""
+        slots = before[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
+        self.cache.slots, self.cache.span = slots, span
+        mask = torch.arange(span, device=tokens.device) <= slots[:, :, None]
+        return self.model.read(tokens, self.cache, mask[:, None], slots).last
+
+    def span(self, tokens: int) -> int:
+        """How many slots a forward reads that reaches up to so many tokens."""
+        return min(-(-tokens // BUCKET) * BUCKET, self.cache.capacity)
+
+    def run(self, shape: Any, work: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """The result of ``work``, which all calls of this shape have in common; valid until the next of them."""
+        if self._capture is None:
+            return work(*inputs)
+        if shape not in self._made:
+            what = f"a forward of {self.model.loaded.name} for {self.texts} texts"
+            self._made[shape] = Recorded(work, inputs, self._capture, what)
+        return self._made[shape](*inputs)
+
+
+def open_rows(model: DecoderModel, texts: int, capacity: int, capture: Capture | None = None) -> Rows:
+    """Rows with room for so many tokens. On a GPU a model's are taken again, with what they captured."""
+    kept = model.rows
+    if isinstance(kept, Rows) and kept.texts == texts and kept.cache.capacity >= capacity:
+        return kept
+    rows = Rows(model, texts, capacity, capture)
+    if model.device.type == "cuda":
+        model.rows = rows = Rows(model, texts, max(capacity, ROOM), capture)
+    return rows
+
+
+def decode_together(
+    model: DecoderModel,
+    chains: Chains,
+    prompts: Sequence[Tensor],
+    limits: Sequence[int],
+    ends: Collection[int],
+    lot: Lot | None = None,
+    capture: Capture | None = None,
+) -> tuple[Decoded, ...]:
+    """Generate from several prompts at once, greedily; each text is what it would be alone.
+
+    Args:
+        model: the target.
+        chains: the strategy.
+        prompts: token ids on the model's device, each of shape ``(P,)``.
+        limits: the most output tokens of each, at least 1.
+        ends: the tokens that end an output.
+        lot: accepts drafted tokens in place of the target.
+        capture: how a round's forward is captured; None: as a CUDA graph on a GPU, elsewhere not at all.
+
+    Returns:
+        One for each prompt; ``phases_s`` is of all of them together, the same in each.
+    """
+    watch = Stopwatch(model.device)
+    capacity = max(len(p) + limit for p, limit in zip(prompts, limits, strict=True)) + chains.most + 2
+    rows = open_rows(model, len(prompts), capacity, capture)
+    last = rows.prefill(prompts)
+    roots: list[int] = model.head(last).argmax(dim=-1).tolist()
+    first_token_s = time.monotonic()
+    watch.mark("prefill")
+    chains.reset(prompts, capacity)
+    watch.mark("draft_prefill")
+
+    texts = [[*prompt.tolist(), root] for prompt, root in zip(prompts, roots, strict=True)]
+    starts = [len(prompt) for prompt in prompts]
+    rounds: list[list[Round]] = [[] for _ in prompts]
+    wasted = [0] * len(prompts)
+
+    def left(row: int) -> int:
+        """Output tokens that are still to come; 0 for a text that is done."""
+        return 0 if texts[row][-1] in ends else limits[row] - (len(texts[row]) - starts[row])
+
+    while any(map(left, range(len(texts)))):
+        drafted, counts = chains.propose(texts, [max(left(row) - 1, 0) for row in range(len(texts))])
+        watch.mark("draft")
+        state = [(text[-1], len(text) - 1, count, -1) for text, count in zip(texts, counts, strict=True)]
+        root, before, counted, forced = torch.tensor(state, device=model.device).unbind(dim=1)
+        nodes = torch.cat((root[:, None], drafted), dim=1)
+        if lot is not None:
+            forced = torch.cat([lot.depth() for _ in texts])
+        span = rows.span(max(map(len, texts)) + drafted.shape[1])
+        told = rows.run((nodes.shape[1], span), partial(_judged, rows, span), nodes, before, counted, forced)
+        watch.mark("verify")
+        verdicts = told.tolist()  # the round's one wait
+        watch.mark("accept")
+        accepted = [verdict[0] for verdict in verdicts]
+        for row, (kept, *tokens) in enumerate(verdicts):
+            if (room := left(row)) == 0:
+                continue
+            emitted = tokens[:kept] + tokens[-1:]
+            taken = until_the_end(emitted, room, ends)
+            texts[row] += emitted[:taken]
+            wasted[row] += len(emitted) - taken
+            rounds[row].append(Round(counts[row], min(kept, taken)))
+        chains.observe(counts, accepted)
+        watch.mark("host")
+
+    phases_s = watch.seconds()
+    return tuple(
+        Decoded(
+            tuple(text[start:]),
+            tuple(its),
+            waste,
+            "eos" if text[-1] in ends else "length",
+            first_token_s,
+            dict(phases_s),
+        )
+        for text, start, its, waste in zip(texts, starts, rounds, wasted, strict=True)
+    )
+
+
+def _judged(rows: Rows, span: int, nodes: Tensor, before: Tensor, counts: Tensor, forced: Tensor) -> Tensor:
+    """Accepted tokens of each text, its drafted ones, and the token that follows: shape ``(texts, W + 1)``."""
+    drawn = rows.model.head(rows.read(nodes, before, span)).float().argmax(dim=-1)
+    places = torch.arange(nodes.shape[1] - 1, device=nodes.device)
+    agreed = (nodes[:, 1:] == drawn[:, :-1]) & (places < counts[:, None])
+    accepted = torch.where(forced < 0, agreed.cumprod(dim=1).sum(dim=1), torch.minimum(forced, counts))[:, None]
+    return torch.cat((accepted, nodes[:, 1:], drawn.gather(1, accepted)), dim=1)
