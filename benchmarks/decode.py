@@ -337,7 +337,7 @@ def summary(runs: Runs) -> dict[str, Any]:
 def predicted_share(bench: Bench, found: dict[str, Any], steps: list[dict[str, Any]]) -> float | None:
     """CoGA-5's speed as a share of what its steps, timed alone, predict; None if one of them was not timed."""
     step_s = {row["step"]: float(row["step_s"]) for row in steps}
-    if found.get("decode_token_s") is None or not {"target x6", "draft x1"} <= step_s.keys():
+    if bench.options.batch > 1 or found.get("decode_token_s") is None or not {"target x6", "draft x1"} <= step_s.keys():
         return None
     round_s = step_s["target x6"] + 5 * step_s["draft x1"]
     return round_s / float(found["acceptance_length"]) / float(found["decode_token_s"][0])
@@ -349,9 +349,8 @@ def show(options: argparse.Namespace, results: dict[str, Any]) -> None:
     def pair(value: tuple[float, float] | None, scale: float) -> str:
         return "-" if value is None else f"{value[0] * scale:8.3f} ± {value[1] * scale:.3f}"
 
-    print(
-        f"\n{options.target} shape (draft {options.draft}), {options.prompt} in, {options.output} out, batch {options.batch}"
-    )
+    size = f"{options.prompt} in, {options.output} out, batch {options.batch}"
+    print(f"\n{options.target} shape (draft {options.draft}), {size}")
     print(f"{'way':18} {'ms/token, all':>20} {'ms/token, decode':>20} {'J/token, all':>20} {'tau':>6} {'overhead':>9}")
     for name, row in results["ways"].items():
         tau = "-" if row["acceptance_length"] is None else f"{row['acceptance_length']:.2f}"
