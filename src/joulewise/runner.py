@@ -29,6 +29,7 @@ from joulewise.schedule import (
     QuestionsByTask,
     Skipped,
     blocks,
+    check_reasonings,
     check_supported,
     further,
     open_tasks,
@@ -118,6 +119,7 @@ def run(
     """
     skipped = Skipped()
     questions = open_tasks(plan, data_dir, limit, skipped.add if skip_bad else None)
+    check_reasonings(plan, questions)
     engines = check_supported(plan)
     jobs = schedule(plan, questions)
     with RunFolder(folder, plan, resume) as out, stop_on_signal() as stop:
@@ -408,7 +410,9 @@ class _Session:
             seed=_seed(self.plan.seed, question.question_id, job.repeat),
         )
         return cell.reasoning.answer(
-            task.turns(question), template, lambda request: engine.generate(request, cell.decoding)
+            task.asked(question),
+            cell.reasoning.settings(template),
+            lambda request: engine.generate(request, cell.decoding),
         )
 
     def _reference(self, job: Job) -> Job | None:

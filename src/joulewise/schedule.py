@@ -183,6 +183,28 @@ def check_supported(plan: Plan) -> dict[str, Engine]:
     return engines
 
 
+def check_reasonings(plan: Plan, questions: QuestionsByTask) -> None:
+    """Make sure that the plan's reasonings can answer the questions of its tasks.
+
+    Raises:
+        UserError: naming every reasoning and task that do not go together, why, and the way out.
+    """
+    pairs = {(c.reasoning.label, c.task.label): c.reasoning for c in plan.cells()}
+    refusals = {}
+    for (label, name), reasoning in pairs.items():
+        task, asked = questions[name]
+        reasons = (reasoning.refuses(task.asked(question)) for question in asked)
+        refusals[label, name] = next((reason for reason in reasons if reason is not None), None)
+    told = [
+        f"reasoning {label} cannot answer task {name}: {reason}; change it, or leave it out with "
+        f"`exclude: [{{reasoning: '{label}', task: '{name}'}}]`"
+        for (label, name), reason in refusals.items()
+        if reason is not None
+    ]
+    if told:
+        raise UserError("\n".join(told))
+
+
 def blocks(jobs: Sequence[Job]) -> Iterator[list[Job]]:
     """Consecutive jobs that ask the same question."""
     for _, block in itertools.groupby(jobs, key=lambda j: (j.cell.task.label, j.question.question_id, j.repeat)):

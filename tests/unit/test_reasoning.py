@@ -2,30 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import pytest
+
 from joulewise.engines.engine import Generation, Message, Request
-from joulewise.reasoning import Direct
+from joulewise.reasoning import Asked, Cot, Direct
+from joulewise.reasoning.reasoning import without_thinking
+
+
+class Scripted:
+    """Answers with the texts it was given, one after another, and keeps what it was asked."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.texts = iter(texts)
+        self.asked: list[Request] = []
+
+    def __call__(self, request: Request) -> Generation:
+        self.asked.append(request)
+        return Generation(next(self.texts), (len(self.asked),), 1, "eos", 0.0, 1.0)
+
+
+def user(text: str) -> tuple[Message, ...]:
+    return (Message("user", text),)
+
+
+def last_line(text: str) -> str:
+    return text.splitlines()[-1]
+
+
+ASKED = Asked((user("How many?"),), user("How many? Step by step."), last_line)
+TALK = Asked(((Message("system", "Be brief."), Message("user", "Write.")), user("Again.")))
 
 
 def test_direct_shows_a_later_turn_the_earlier_answers() -> None:
-    asked: list[Request] = []
-
-    def ask(request: Request) -> Generation:
-        asked.append(request)
-        return Generation(f"answer {len(asked)}", (len(asked),), 1, "eos", 0.0, 1.0)
-
-    turns = (
-        (
-            Message("system", "Be brief."),
-            Message("user", "Write."),
-        ),
-        (Message("user", "Again."),),
-    )
-    answer = Direct().answer(turns, Request((), 7), ask)
-    assert [r.messages for r in asked] == [
-        turns[0],
-        (*turns[0], Message("assistant", "answer 1"), Message("user", "Again.")),
+    ask = Scripted(["answer 1", "answer 2"])
+    answer = Direct().answer(TALK, Request((), 7), ask)
+    assert [r.messages for r in ask.asked] == [
+        TALK.turns[0],
+        (*TALK.turns[0], Message("assistant", "answer 1"), Message("user", "Again.")),
     ]
-    assert {r.max_new_tokens for r in asked} == {7}
+    assert {r.max_new_tokens for r in ask.asked} == {7}
     assert answer.text == "answer 2"
-    assert answer.requests == tuple(asked)
+    assert answer.requests == tuple(ask.asked)
     assert [g.text for g in answer.generations] == ["answer 1", "answer 2"]
+
+
+def test_a_model_s_thinking_is_no_part_of_its_answer_but_of_its_generation() -> None:
+    ask = Scripted(["<think>\nis it 1?\n</think>\n\n2", "<think>endless"])
+    answer = Direct().answer(TALK, Request((), 7), ask)
+    assert ask.asked[1].messages[2] == Message("assistant", "2")
+    assert answer.text == ""
+    assert answer.generations[0].text.startswith("<think>")
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("plain", "plain"),
+        ("<think>a</think>b", "b"),
+        ("opened by the template</think>\n\nb", "b"),
+        ("<think>a</think>b<think>c</think> d", "d"),
+        ("<think>never closed", ""),
+        ("", ""),
+    ],
+)
+def test_without_thinking(text: str, rest: str) -> None:
+    assert without_thinking(text) == rest
+
+
+def test_cot_asks_for_steps_and_scores_what_they_end_in() -> None:
+    ask = Scripted(["First 3.\n7"])
+    cot = Cot(max_new_tokens=90)
+    answer = cot.answer(ASKED, cot.settings(Request((), 16, seed=5)), ask)
+    assert ask.asked == [Request(user("How many? Step by step."), 90, seed=5)]
+    assert (answer.text, answer.generations[0].text) == ("7", "First 3.\n7")
+    assert (cot.label, cot.refuses(ASKED)) == ("cot-90", None)
+
+
+def test_cot_leaves_the_length_of_a_fixed_stop_alone() -> None:
+    template = Request((), 16, ignore_eos=True)
+    assert Cot().settings(template) == template
+
+
+def test_cot_refuses_a_task_without_a_prompt_for_steps() -> None:
+    assert Cot().refuses(TALK) == "it has no prompt that asks for steps"
+    assert Direct().refuses(TALK) is None

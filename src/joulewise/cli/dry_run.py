@@ -16,10 +16,11 @@ import typer
 from joulewise import estimate
 from joulewise.cli.at_hand import check_models
 from joulewise.decoding import Vanilla
+from joulewise.engines.engine import Request
 from joulewise.environment import gpus
 from joulewise.errors import UserError
 from joulewise.plan import Cell, Plan
-from joulewise.schedule import Skipped, check_supported, open_tasks
+from joulewise.schedule import Skipped, check_reasonings, check_supported, open_tasks
 
 SET_UP_S = 15.0
 """Loading an engine and the libraries under it, roughly."""
@@ -34,6 +35,7 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
     """
     skipped = Skipped()
     questions = open_tasks(plan, data_dir, limit, skipped.add if skip_bad else None)
+    check_reasonings(plan, questions)
     check_supported(plan)
     faults, remarks = check_models(plan)
     faults += _devices_lacking(plan)
@@ -51,7 +53,8 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
     for cell in plan.cells():
         task, asked = questions[cell.task.label]
         count = sum(len(task.turns(question)) for question in asked) * plan.repeats
-        tokens = plan.stop.tokens or cell.task.max_new_tokens or task.max_new_tokens
+        budget = plan.stop.tokens or cell.task.max_new_tokens or task.max_new_tokens
+        tokens = cell.reasoning.settings(Request((), budget, plan.stop.rule == "fixed")).max_new_tokens
         size = estimate.model_size(cell.engine, on_gpu and cell.engine.device != "cpu")
         seconds = None
         if size is not None:

@@ -1,9 +1,10 @@
 """How is it thought out? Specs that turn a question into Requests and Generations into one answer."""
 
+from joulewise.reasoning.cot import Cot
 from joulewise.reasoning.direct import Direct
-from joulewise.reasoning.reasoning import Answer, Ask, Reasoning
+from joulewise.reasoning.reasoning import Answer, Ask, Asked, Reasoning
 
-REASONINGS: dict[str, type[Reasoning]] = {"direct": Direct}
+REASONINGS: dict[str, type[Reasoning]] = {"direct": Direct, "cot": Cot}
 """The registry: ``kind`` in a plan -> the spec's class. A new reasoning is one file and one line here."""
 
-__all__ = ["REASONINGS", "Answer", "Ask", "Direct", "Reasoning"]
+__all__ = ["REASONINGS", "Answer", "Ask", "Asked", "Cot", "Direct", "Reasoning"]

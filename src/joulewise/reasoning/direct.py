@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from joulewise.engines.engine import Generation, Message, Request
-from joulewise.reasoning.reasoning import Answer, Ask, Reasoning
+from joulewise.reasoning.reasoning import Answer, Ask, Asked, Reasoning, Turn, without_thinking
 
 
 class Direct(Reasoning):
@@ -14,12 +14,22 @@ class Direct(Reasoning):
 
     kind: Literal["direct"] = "direct"
 
-    def answer(self, turns: tuple[tuple[Message, ...], ...], template: Request, ask: Ask) -> Answer:
-        requests: list[Request] = []
-        generations: list[Generation] = []
-        said: tuple[Message, ...] = ()
-        for turn in turns:
-            requests.append(replace(template, messages=said + turn))
-            generations.append(ask(requests[-1]))
-            said = (*requests[-1].messages, Message("assistant", generations[-1].text))
-        return Answer(generations[-1].text, tuple(requests), tuple(generations))
+    def answer(self, asked: Asked, template: Request, ask: Ask) -> Answer:
+        return converse(asked.turns, template, ask)
+
+
+def converse(turns: tuple[Turn, ...], template: Request, ask: Ask) -> Answer:
+    """One Request a turn, each after the model's own answers to those before.
+
+    A ``<think>`` block is no part of an answer, neither of one that is scored nor of one that a later turn follows.
+    """
+    requests: list[Request] = []
+    generations: list[Generation] = []
+    said: Turn = ()
+    answer = ""
+    for turn in turns:
+        requests.append(replace(template, messages=said + turn))
+        generations.append(ask(requests[-1]))
+        answer = without_thinking(generations[-1].text)
+        said = (*requests[-1].messages, Message("assistant", answer))
+    return Answer(answer, tuple(requests), tuple(generations))

@@ -13,6 +13,23 @@ from joulewise.engines.engine import Generation, Message, Request
 Ask = Callable[[Request], Generation]
 """Runs one Request in the cell's engine and decoding."""
 
+Turn = tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question as a reasoning sees it: never its reference.
+
+    Args:
+        turns: what the user says, turn by turn (``Task.turns``); a later turn follows the answer to the one before.
+        stepwise: the turn that asks for steps before the answer; None where the task has no such prompt.
+        stated: the answer that a text with steps states, as a text to be scored; empty where it states none.
+    """
+
+    turns: tuple[Turn, ...]
+    stepwise: Turn | None = None
+    stated: Callable[[str], str] = lambda text: text
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -44,12 +61,27 @@ class Reasoning(BaseModel, ABC):
         """Short unique name within a grid."""
         return self.kind
 
+    def refuses(self, asked: Asked) -> str | None:
+        """Why it cannot answer such a question, one clause about the task; None if it can."""
+        return None
+
+    def settings(self, template: Request) -> Request:
+        """The plan's token budget and sampling as this reasoning changes them."""
+        return template
+
     @abstractmethod
-    def answer(self, turns: tuple[tuple[Message, ...], ...], template: Request, ask: Ask) -> Answer:
+    def answer(self, asked: Asked, template: Request, ask: Ask) -> Answer:
         """Answer one question.
 
         Args:
-            turns: what the user says, turn by turn (``Task.turns``); a later turn follows the answer to the one before.
-            template: a Request with the cell's token budget, stop rule, sampling and seed, its messages empty.
+            asked: the question; one that ``refuses`` takes.
+            template: a Request with the cell's ``settings``, stop rule and seed, its messages empty.
             ask: runs one Request.
         """
+
+
+def without_thinking(text: str) -> str:
+    """What a text says after a model's own ``<think>`` block; nothing where the block was not closed."""
+    if "</think>" in text:
+        return text.rpartition("</think>")[2].lstrip()
+    return "" if "<think>" in text else text

@@ -28,6 +28,8 @@ class CustomTask(BaseModel):
         reference: the field with the right answer.
         scorer: how the model's text is compared with it.
         max_new_tokens: the token budget, used where the plan names none.
+        cot_prompt: the user message for the reasoning ``cot``, which refuses the task without one: likewise, asking for
+            steps and to end with "The answer is" and the answer.
         id: the field with the question's id; ``row-0``, ``row-1`` and so on if left out.
         category: the field with the question's category.
         source: where the questions come from, with the licence, for reports.
@@ -42,14 +44,17 @@ class CustomTask(BaseModel):
     reference: str
     scorer: Literal["math", "letter", "rouge", "exact", "code"]
     max_new_tokens: int = Field(ge=1)
+    cot_prompt: str | None = Field(None, min_length=1)
     id: str | None = None
     category: str | None = None
     source: str | None = None
     third_party: bool = False
 
-    @field_validator("prompt")
+    @field_validator("prompt", "cot_prompt")
     @classmethod
-    def _plain_placeholders(cls, prompt: str) -> str:
+    def _plain_placeholders(cls, prompt: str | None) -> str | None:
+        if prompt is None:
+            return None
         names = _placeholders(prompt)
         if not names:
             raise ValueError("no {field} placeholder, so every question would read the same")
@@ -62,8 +67,14 @@ class CustomTask(BaseModel):
 
     @model_validator(mode="after")
     def _reference_is_hidden(self) -> CustomTask:
-        if self.reference in _placeholders(self.prompt):
-            raise FaultAt(("prompt",), f"it shows {{{self.reference}}}, which is the right answer")
+        for key, prompt in (("prompt", self.prompt), ("cot_prompt", self.cot_prompt)):
+            if prompt is not None and self.reference in _placeholders(prompt):
+                raise FaultAt((key,), f"it shows {{{self.reference}}}, which is the right answer")
+        if self.cot_prompt is not None and SCORERS[self.scorer].stated is None:
+            raise FaultAt(
+                ("cot_prompt",),
+                f"the scorer '{self.scorer}' cannot tell an answer from the steps before it; leave it out",
+            )
         return self
 
 
@@ -88,6 +99,7 @@ def open_custom(path: Path, context: TaskContext) -> Task:
         items=questions(context, rows, lambda row, where, number: _question(spec, row, where, number)),
         prompt=lambda question: question.text,
         scorer=SCORERS[spec.scorer],
+        stepwise=lambda question: question.extra.get("cot_prompt"),
     )
 
 
@@ -95,6 +107,7 @@ def _check_fields(spec: CustomTask, path: Path, file: Path, rows: Rows) -> None:
     """Refuse a field that no row has: then the YAML file is wrong, not every row."""
     there = {name for _, row in rows if not isinstance(row, UserError) for name in row}
     wanted: list[tuple[str, str | None]] = [("prompt", name) for name in _placeholders(spec.prompt)]
+    wanted += [("cot_prompt", name) for name in _placeholders(spec.cot_prompt or "")]
     wanted += [("reference", spec.reference), ("id", spec.id), ("category", spec.category)]
     for key, name in wanted:
         if there and name is not None and name not in there:
@@ -103,7 +116,7 @@ def _check_fields(spec: CustomTask, path: Path, file: Path, rows: Rows) -> None:
 
 
 def _question(spec: CustomTask, row: Row, where: str, number: int) -> Question:
-    prompt = spec.prompt.format_map({name: _text(row, name, where, "prompt") for name in _placeholders(spec.prompt)})
+    prompt = _filled(spec.prompt, row, where)
     reference = _text(row, spec.reference, where, "reference")
     fault = SCORERS[spec.scorer].fault(reference)
     if fault:
@@ -114,7 +127,12 @@ def _question(spec: CustomTask, row: Row, where: str, number: int) -> Question:
         text=prompt,
         reference=reference,
         category=None if spec.category is None else _text(row, spec.category, where, "category"),
+        extra={} if spec.cot_prompt is None else {"cot_prompt": _filled(spec.cot_prompt, row, where)},
     )
+
+
+def _filled(prompt: str, row: Row, where: str) -> str:
+    return prompt.format_map({name: _text(row, name, where, "prompt") for name in _placeholders(prompt)})
 
 
 def _text(row: Row, name: str, where: str, key: str) -> str:

@@ -62,6 +62,7 @@ def open_gsm8k(context: TaskContext) -> Task:
         items=questions(context, rows, question),
         prompt=prompts.stepwise_maths,
         scorer=SCORERS["math"],
+        stepwise=prompts.maths_steps,
     )
 
 

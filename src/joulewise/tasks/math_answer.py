@@ -35,20 +35,33 @@ def extract_math(text: str) -> str | None:
     are numbers; a minus counts where it stands directly before a number and not directly after another.
     """
     clean = _clean(text)
-    for mark in reversed(list(_MARK.finditer(clean))):
-        boxed = mark[0].endswith("{")
-        answer = _value(_braced(clean, mark.end()) if boxed else _sentence(clean[mark.end() :]))
-        if answer is not None:
-            return answer
+    answer = _marked(clean)
+    if answer is not None:
+        return answer
     if _is_expression(clean.strip()):
         return _value(clean)
     numbers = (_canonical(match) for match in reversed(list(_NUMBER.finditer(clean))))
     return next((number for number in numbers if number is not None), None)
 
 
+def stated_math(text: str) -> str:
+    """The answer by the first of these rules alone, marked anew; empty where ``text`` marks none."""
+    answer = _marked(_clean(text))
+    return "" if answer is None else f"Answer: {answer}"
+
+
 def canonical_reference(reference: str) -> str | None:
     """A reference in the form in which ``extract_math`` gives answers; None if it is no number or expression."""
     return _value(_clean(reference))
+
+
+def _marked(clean: str) -> str | None:
+    for mark in reversed(list(_MARK.finditer(clean))):
+        boxed = mark[0].endswith("{")
+        answer = _value(_braced(clean, mark.end()) if boxed else _sentence(clean[mark.end() :]))
+        if answer is not None:
+            return answer
+    return None
 
 
 def _clean(text: str) -> str:

@@ -82,6 +82,7 @@ def open_mmlu(context: TaskContext) -> Task:
         items=tuple(q for q in items if not options.subjects or q.category in options.subjects),
         prompt=prompts.choice,
         scorer=SCORERS["letter"],
+        stepwise=prompts.choice_steps,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from joulewise.engines.engine import Message
+from joulewise.reasoning.reasoning import Asked
 from joulewise.tasks.rows import (
     HubDataset,
     Row,
@@ -60,6 +61,10 @@ class MtBench:
     def turns(self, question: Question) -> tuple[tuple[Message, ...], ...]:
         """Two turns of one user message each."""
         return tuple((Message("user", text),) for text in question.extra["turns"])
+
+    def asked(self, question: Question) -> Asked:
+        """The turns alone: an open conversation has no one answer."""
+        return Asked(self.turns(question))
 
     def score(self, question: Question, text: str) -> Score:
         """No score: the published one needs a judge, a far larger model whose verdicts change with its version."""

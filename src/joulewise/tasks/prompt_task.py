@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from joulewise.engines.engine import Message
+from joulewise.reasoning.reasoning import Asked
 from joulewise.tasks.scorers import Scorer
 from joulewise.tasks.task import Question, Score
 
@@ -19,6 +20,7 @@ class PromptTask:
         items: the questions, in a stable order.
         prompt: the user message for a question.
         scorer: scores the model's text against ``Question.reference``.
+        stepwise: the user message that asks for steps before the answer; None where the task has none.
 
     Raises:
         EnvironmentFault: a package that the scorer needs is not installed, or there is no sandbox for code.
@@ -31,6 +33,7 @@ class PromptTask:
     items: tuple[Question, ...]
     prompt: Callable[[Question], str]
     scorer: Scorer
+    stepwise: Callable[[Question], str | None] = lambda question: None
 
     def __post_init__(self) -> None:
         self.scorer.check_installed(self.name)
@@ -47,6 +50,13 @@ class PromptTask:
     def turns(self, question: Question) -> tuple[tuple[Message, ...], ...]:
         """One turn of one user message."""
         return ((Message("user", self.prompt(question)),),)
+
+    def asked(self, question: Question) -> Asked:
+        """With steps where the task has a prompt for them and its scorer finds a stated answer in a text."""
+        steps = self.stepwise(question)
+        if steps is None or self.scorer.stated is None:
+            return Asked(self.turns(question))
+        return Asked(self.turns(question), (Message("user", steps),), self.scorer.stated)
 
     def score(self, question: Question, text: str) -> Score:
         """Score the model's text."""

@@ -35,6 +35,20 @@ def choice(question: Question) -> str:
     return f"Question: {question.text}\n\nReply with the letter of the correct option only.\n\nThe correct option is"
 
 
+STEPS = "Let's think step by step."
+"""Kojima et al., 2022, arXiv 2205.11916, section 3."""
+
+
+def maths_steps(question: Question) -> str:
+    """A problem to be thought through."""
+    return f'{question.text}\n\n{STEPS} End with "The answer is" and the number.'
+
+
+def choice_steps(question: Question) -> str:
+    """A question with options (see ``with_options``) to be thought through."""
+    return f'Question: {question.text}\n\n{STEPS} End with "The answer is" and the letter of the correct option.'
+
+
 def code(question: Question) -> str:
     """A Python function to be completed: its signature and docstring."""
     return f"Complete this Python function. Reply with the whole function in one code block.\n\n{question.text}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from joulewise.errors import EnvironmentFault
 from joulewise.tasks import code_answer, sandbox
-from joulewise.tasks.math_answer import canonical_reference, extract_math
+from joulewise.tasks.math_answer import canonical_reference, extract_math, stated_math
 from joulewise.tasks.math_equality import equal_in_value
 from joulewise.tasks.task import Question, Score
 
@@ -30,6 +30,8 @@ class Scorer:
         fault: why a reference cannot be scored against, as the end of a sentence; None if it can.
         modules: what must be installed (extra ``score``).
         unavailable: why this machine cannot score so, with the way out; None if it can.
+        stated: the answer that a text with steps states, as a text that this scorer takes; empty where it states none.
+            None where nothing can be told from the rest of a text.
     """
 
     metric: str
@@ -37,6 +39,7 @@ class Scorer:
     fault: Callable[[str], str | None]
     modules: tuple[str, ...] = ()
     unavailable: Callable[[], str | None] = lambda: None
+    stated: Callable[[str], str] | None = None
 
     def check_installed(self, task: str) -> None:
         """Make sure that scoring will not fail for want of a package or of a sandbox.
@@ -68,14 +71,14 @@ def score_math(reference: str, text: str) -> Score:
         correct = extracted == right
     else:
         correct = extracted == right or equal_in_value(right, extracted)
-    return Score(float(correct), correct, extracted, "math_match")
+    return Score(float(correct), correct, extracted, "math_match", _not_found(extracted))
 
 
 def score_letter(reference: str, text: str) -> Score:
     """1 where the letter found in ``text`` (see ``extract_letter``) is the reference."""
     extracted = extract_letter(text)
     correct = extracted == reference.strip().upper()
-    return Score(float(correct), correct, extracted, "letter_match")
+    return Score(float(correct), correct, extracted, "letter_match", _not_found(extracted))
 
 
 def score_rouge(reference: str, text: str) -> Score:
@@ -91,7 +94,11 @@ def score_exact(reference: str, text: str) -> Score:
     """1 where both texts are the same but for white space and case."""
     extracted = _normalised(text)
     correct = extracted == _normalised(reference)
-    return Score(float(correct), correct, extracted or None, "exact_match")
+    return Score(float(correct), correct, extracted or None, "exact_match", _not_found(extracted or None))
+
+
+def _not_found(extracted: str | None) -> str | None:
+    return "no answer found" if extracted is None else None
 
 
 _DECIMAL = re.compile(r"-?\d+(?:\.\d+)?")
@@ -101,6 +108,7 @@ _STATEMENT = re.compile(
     r"(?i:\b(?:answer|option|choice|letter)\s*(?:is|was|:|=)\s*:?\s*(?:the\s+)?(?:(?:option|choice|letter|answer)\s+)?)"
     rf"[\s(\[\"'“‘]*(?:{_STANDALONE}|([a-d])(?=[)\]]|\.?\s*(?:\n|$)))"
 )
+_ANSWER = re.compile(r"\banswer\s*(?:is\b|:)\s*:?", re.IGNORECASE)
 _LOWER_START = re.compile(r"\W*([a-d])[).:](?!\w)")
 _FIRST_CAPITAL = re.compile(_STANDALONE)
 _NEXT_WORD = re.compile(r"\s+(\w+)")
@@ -119,14 +127,38 @@ def extract_letter(text: str) -> str | None:
     A capital "A" before a small word is an article, not an answer ("A dog"), unless that word is one such as "is" or
     "because". A letter joined to a second one ("A or B", "B, C") is no answer.
     """
-    # NFKC turns full-width and circled letters into plain ones and joins letters with their accents.
-    clean = re.sub(r"\\[A-Za-z]+\{|[*`$]", "", unicodedata.normalize("NFKC", text))
+    clean = _plain(text)
     if match := _SOLE_LETTER.fullmatch(clean):
         return match[1].upper()
-    statements = [m for m in _STATEMENT.finditer(clean) if not _is_article(clean, m)]
-    found = statements[-1] if statements else _LOWER_START.match(clean)
+    found = _last_statement(clean) or _LOWER_START.match(clean)
     if found is None:
         found = next((m for m in _FIRST_CAPITAL.finditer(clean) if not _is_article(clean, m)), None)
+    return _letter(clean, found)
+
+
+def stated_letter(text: str) -> str:
+    """The letter by the first two of these rules alone; empty where they find none."""
+    clean = _plain(text)
+    return _letter(clean, _SOLE_LETTER.fullmatch(clean) or _last_statement(clean)) or ""
+
+
+def stated_exact(text: str) -> str:
+    """What follows the last "answer is" or "answer:" on its line, a full stop at the end aside; empty without one."""
+    *_, said = ("", *_ANSWER.split(text)[1:])
+    return said.partition("\n")[0].strip().removesuffix(".")
+
+
+def _plain(text: str) -> str:
+    # NFKC turns full-width and circled letters into plain ones and joins letters with their accents.
+    return re.sub(r"\\[A-Za-z]+\{|[*`$]", "", unicodedata.normalize("NFKC", text))
+
+
+def _last_statement(clean: str) -> re.Match[str] | None:
+    statements = [m for m in _STATEMENT.finditer(clean) if not _is_article(clean, m)]
+    return statements[-1] if statements else None
+
+
+def _letter(clean: str, found: re.Match[str] | None) -> str | None:
     if found is None or _SECOND_LETTER.match(clean, found.end()):
         return None
     return next(group for group in found.groups() if group).upper()
@@ -186,10 +218,10 @@ def _by_reference(score: Callable[[str, str], Score]) -> Callable[[Question, str
 
 
 SCORERS: dict[str, Scorer] = {
-    "math": Scorer("math_match", _by_reference(score_math), _math_fault, ("math_verify", "antlr4")),
-    "letter": Scorer("letter_match", _by_reference(score_letter), _letter_fault),
+    "math": Scorer("math_match", _by_reference(score_math), _math_fault, ("math_verify", "antlr4"), stated=stated_math),
+    "letter": Scorer("letter_match", _by_reference(score_letter), _letter_fault, stated=stated_letter),
     "rouge": Scorer("rouge_l", _by_reference(score_rouge), _rouge_fault, ("rouge_score", "nltk")),
-    "exact": Scorer("exact_match", _by_reference(score_exact), _exact_fault),
+    "exact": Scorer("exact_match", _by_reference(score_exact), _exact_fault, stated=stated_exact),
     "code": Scorer(code_answer.METRIC, code_answer.score_code, code_answer.fault_of_tests, (), sandbox.unavailable),
 }
 """The registry: ``scorer`` of a custom task -> how it scores."""

@@ -20,7 +20,8 @@ def open_starter_maths(context: TaskContext) -> Task:
     """Arithmetic and short word problems with exact answers."""
     parse_options(TaskOptions, context, "starter-maths")
     items = tuple(Question(r["id"], r["question"], r["answer"], r["category"]) for r in _rows("starter_maths"))
-    return PromptTask("starter-maths", False, _SOURCE, 96, items, prompts.short_maths, SCORERS["math"])
+    scorer, steps = SCORERS["math"], prompts.maths_steps
+    return PromptTask("starter-maths", False, _SOURCE, 96, items, prompts.short_maths, scorer, steps)
 
 
 def open_starter_summarisation(context: TaskContext) -> Task:
@@ -43,7 +44,8 @@ def open_starter_choice(context: TaskContext) -> Task:
         )
         for r in _rows("starter_choice")
     )
-    return PromptTask("starter-choice", False, _SOURCE, 16, items, prompts.choice, SCORERS["letter"])
+    scorer, steps = SCORERS["letter"], prompts.choice_steps
+    return PromptTask("starter-choice", False, _SOURCE, 16, items, prompts.choice, scorer, steps)
 
 
 def open_starter_code(context: TaskContext) -> Task:

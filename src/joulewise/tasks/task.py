@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from joulewise.engines.engine import Message
+from joulewise.reasoning.reasoning import Asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,10 @@ class Task(Protocol):
 
     def turns(self, question: Question) -> tuple[tuple[Message, ...], ...]:
         """What the user says, turn by turn: the messages that each turn adds. Most tasks have one turn."""
+        ...
+
+    def asked(self, question: Question) -> Asked:
+        """What a reasoning may see of a question: its turns, and what the task has for other ways of answering."""
         ...
 
     def score(self, question: Question, text: str) -> Score:

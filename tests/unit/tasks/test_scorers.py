@@ -135,7 +135,7 @@ def test_letter(text: str, letter: str | None) -> None:
 
 
 def test_a_letter_that_cannot_be_extracted_is_wrong() -> None:
-    assert score_letter("A", "Paris") == Score(0.0, False, None, "letter_match")
+    assert score_letter("A", "Paris") == Score(0.0, False, None, "letter_match", "no answer found")
     assert score_letter("b", "B") == Score(1.0, True, "B", "letter_match")
     assert score_letter("A", "B") == Score(0.0, False, "B", "letter_match")
 
@@ -186,7 +186,7 @@ def test_exact(reference: str, text: str, correct: bool) -> None:
 
 
 def test_exact_extracts_nothing_from_an_empty_text() -> None:
-    assert score_exact("yes", " \n") == Score(0.0, False, None, "exact_match")
+    assert score_exact("yes", " \n") == Score(0.0, False, None, "exact_match", "no answer found")
 
 
 @pytest.mark.parametrize("name", sorted(set(SCORERS) - {"code"}))  # code: test_code_answer.py

@@ -1,0 +1,43 @@
+"""Chain of thought: steps first, then the answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from pydantic import Field
+
+from joulewise.engines.engine import Request
+from joulewise.reasoning.direct import converse
+from joulewise.reasoning.reasoning import Answer, Ask, Asked, Reasoning
+
+
+class Cot(Reasoning):
+    """The task's question with "Let's think step by step" and a form for the answer at the end.
+
+    The words are those of zero-shot chain of thought (Kojima et al., 2022, arXiv 2205.11916, section 3). They ask a
+    second time for the answer alone; here it is part of the one text, and an answer counts only where the text states
+    it: a number or letter among the steps is none.
+
+    Args:
+        max_new_tokens: at most so many output tokens, in place of the task's budget, which fits a direct answer.
+    """
+
+    kind: Literal["cot"] = "cot"
+    max_new_tokens: int = Field(256, ge=1)
+
+    @property
+    def label(self) -> str:
+        return f"cot-{self.max_new_tokens}"
+
+    def refuses(self, asked: Asked) -> str | None:
+        return "it has no prompt that asks for steps" if asked.stepwise is None else None
+
+    def settings(self, template: Request) -> Request:
+        # Under the stop rule `fixed` every answer is as long as the plan says.
+        return template if template.ignore_eos else replace(template, max_new_tokens=self.max_new_tokens)
+
+    def answer(self, asked: Asked, template: Request, ask: Ask) -> Answer:
+        assert asked.stepwise is not None
+        answer = converse((asked.stepwise,), template, ask)
+        return replace(answer, text=asked.stated(answer.text))
