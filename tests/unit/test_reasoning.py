@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
 from joulewise.engines.engine import Generation, Message, Request
-from joulewise.reasoning import Asked, Cot, Direct
+from joulewise.reasoning import Asked, Cot, Direct, FewShot
 from joulewise.reasoning.reasoning import without_thinking
 
 
@@ -31,7 +32,7 @@ def last_line(text: str) -> str:
     return text.splitlines()[-1]
 
 
-ASKED = Asked((user("How many?"),), user("How many? Step by step."), last_line)
+ASKED = Asked((user("How many?"),), user("How many? Step by step."), stated=last_line)
 TALK = Asked(((Message("system", "Be brief."), Message("user", "Write.")), user("Again.")))
 
 
@@ -88,3 +89,28 @@ def test_cot_leaves_the_length_of_a_fixed_stop_alone() -> None:
 def test_cot_refuses_a_task_without_a_prompt_for_steps() -> None:
     assert Cot().refuses(TALK) == "it has no prompt that asks for steps"
     assert Direct().refuses(TALK) is None
+
+
+EXAMPLES = tuple((Message("user", f"Example {i}?"), Message("assistant", f"{i}")) for i in range(3))
+
+
+def test_few_shot_shows_the_first_examples_as_earlier_turns() -> None:
+    ask = Scripted(["7"])
+    asked = replace(ASKED, examples=lambda: EXAMPLES)
+    answer = FewShot(examples=2).answer(asked, Request((), 16), ask)
+    assert [m.content for m in ask.asked[0].messages] == ["Example 0?", "0", "Example 1?", "1", "How many?"]
+    assert [m.role for m in ask.asked[0].messages] == ["user", "assistant", "user", "assistant", "user"]
+    assert answer.text == "7"
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "reason"),
+    [
+        (0, 1, "it has no examples to show"),
+        (1, 2, "it has 1 example to show, and 2 are asked for"),
+        (3, 4, "it has 3 examples to show, and 4 are asked for"),
+        (3, 3, None),
+    ],
+)
+def test_few_shot_refuses_a_task_with_too_few_examples(there: int, wanted: int, reason: str | None) -> None:
+    assert FewShot(examples=wanted).refuses(replace(ASKED, examples=lambda: EXAMPLES[:there])) == reason

@@ -2,9 +2,10 @@
 
 from joulewise.reasoning.cot import Cot
 from joulewise.reasoning.direct import Direct
+from joulewise.reasoning.few_shot import FewShot
 from joulewise.reasoning.reasoning import Answer, Ask, Asked, Reasoning
 
-REASONINGS: dict[str, type[Reasoning]] = {"direct": Direct, "cot": Cot}
+REASONINGS: dict[str, type[Reasoning]] = {"direct": Direct, "few_shot": FewShot, "cot": Cot}
 """The registry: ``kind`` in a plan -> the spec's class. A new reasoning is one file and one line here."""
 
-__all__ = ["REASONINGS", "Answer", "Ask", "Asked", "Cot", "Direct", "Reasoning"]
+__all__ = ["REASONINGS", "Answer", "Ask", "Asked", "Cot", "Direct", "FewShot", "Reasoning"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
@@ -23,11 +23,14 @@ class Asked:
     Args:
         turns: what the user says, turn by turn (``Task.turns``); a later turn follows the answer to the one before.
         stepwise: the turn that asks for steps before the answer; None where the task has no such prompt.
+        examples: gives answered questions of the task that are not asked, each as what the user says and what is
+            answered; a function, as reading them takes time.
         stated: the answer that a text with steps states, as a text to be scored; empty where it states none.
     """
 
     turns: tuple[Turn, ...]
     stepwise: Turn | None = None
+    examples: Callable[[], Sequence[Turn]] = tuple
     stated: Callable[[str], str] = lambda text: text
 
 

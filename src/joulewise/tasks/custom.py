@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from string import Formatter
 from typing import Literal
@@ -9,7 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from joulewise.errors import UserError
-from joulewise.tasks.prompt_task import PromptTask
+from joulewise.tasks.prompt_task import Example, PromptTask
 from joulewise.tasks.prompts import lettered
 from joulewise.tasks.rows import Row, Rows, TaskContext, questions, read_jsonl
 from joulewise.tasks.scorers import SCORERS
@@ -30,6 +31,8 @@ class CustomTask(BaseModel):
         max_new_tokens: the token budget, used where the plan names none.
         cot_prompt: the user message for the reasoning ``cot``, which refuses the task without one: likewise, asking for
             steps and to end with "The answer is" and the answer.
+        examples: a JSON Lines file of further questions with the same fields, relative to the YAML file, for the
+            reasoning ``few_shot``, which refuses the task without one; the reference is shown as the answer.
         id: the field with the question's id; ``row-0``, ``row-1`` and so on if left out.
         category: the field with the question's category.
         source: where the questions come from, with the licence, for reports.
@@ -45,6 +48,7 @@ class CustomTask(BaseModel):
     scorer: Literal["math", "letter", "rouge", "exact", "code"]
     max_new_tokens: int = Field(ge=1)
     cot_prompt: str | None = Field(None, min_length=1)
+    examples: Path | None = None
     id: str | None = None
     category: str | None = None
     source: str | None = None
@@ -75,6 +79,8 @@ class CustomTask(BaseModel):
                 ("cot_prompt",),
                 f"the scorer '{self.scorer}' cannot tell an answer from the steps before it; leave it out",
             )
+        if self.examples is not None and self.scorer == "code":
+            raise FaultAt(("examples",), "the reference of the scorer 'code' is no answer to be shown; leave it out")
         return self
 
 
@@ -89,18 +95,43 @@ def open_custom(path: Path, context: TaskContext) -> Task:
     file = path.parent / spec.questions
     if not file.is_file():
         raise UserError(f"{path}: questions: no file {file}; the path is relative to the YAML file")
-    rows = read_jsonl(file)
-    _check_fields(spec, path, file, rows)
+    items = _questions(spec, path, file, context)
+    shown = _examples(spec, path, items, context)
     return PromptTask(
         name=spec.name,
         third_party=spec.third_party,
         source=spec.source or f"custom task {path.name}",
         max_new_tokens=spec.max_new_tokens,
-        items=questions(context, rows, lambda row, where, number: _question(spec, row, where, number)),
+        items=items,
         prompt=lambda question: question.text,
         scorer=SCORERS[spec.scorer],
         stepwise=lambda question: question.extra.get("cot_prompt"),
+        examples=lambda _: shown,
     )
+
+
+def _questions(spec: CustomTask, path: Path, file: Path, context: TaskContext) -> tuple[Question, ...]:
+    rows = read_jsonl(file)
+    _check_fields(spec, path, file, rows)
+    return questions(context, rows, lambda row, where, number: _question(spec, row, where, number))
+
+
+def _examples(spec: CustomTask, path: Path, asked: Sequence[Question], context: TaskContext) -> tuple[Example, ...]:
+    if spec.examples is None:
+        return ()
+    where = f"{path}:{line_of(path, 'examples')}: examples"
+    file = path.parent / spec.examples
+    if not file.is_file():
+        raise UserError(f"{where}: no file {file}; the path is relative to the YAML file")
+    shown = _questions(spec, path, file, context)
+    texts = {question.text: question.question_id for question in asked}
+    for example in shown:
+        if example.text in texts:
+            raise UserError(
+                f"{where}: '{example.question_id}' of {file} is question '{texts[example.text]}', which is asked: an "
+                "example must be another question; take it out"
+            )
+    return tuple((example, example.reference) for example in shown)
 
 
 def _check_fields(spec: CustomTask, path: Path, file: Path, rows: Rows) -> None:

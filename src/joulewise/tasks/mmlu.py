@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Literal
 
 from pydantic import BaseModel, Field
 
 from joulewise.errors import UserError
 from joulewise.tasks import prompts
-from joulewise.tasks.prompt_task import PromptTask
+from joulewise.tasks.prompt_task import Example, PromptTask
 from joulewise.tasks.rows import (
     HubDataset,
     Row,
+    Rows,
     TaskContext,
     TaskOptions,
     find_rows,
@@ -62,11 +63,16 @@ def open_mmlu(context: TaskContext) -> Task:
         EnvironmentFault: the hub's data set cannot be had, or a package is missing.
     """
     options = parse_options(MmluOptions, context, "mmlu")
-    hub_split = next(name for name, split in HUB_SPLITS.items() if split == options.split)
-    hub = HubDataset("cais/mmlu", "all", hub_split, partial(_as_local, options.split))
-    rows = find_rows(context, "mmlu", "mmlu.jsonl.gz", hub)
-    others = set(HUB_SPLITS.values()) - {options.split}
-    rows = [(where, row) for where, row in rows if isinstance(row, UserError) or row.get("split") not in others]
+
+    @cache
+    def examples() -> dict[str | None, list[Example]]:
+        found: dict[str | None, list[Example]] = defaultdict(list)
+        if options.split != "dev":  # else its questions are asked
+            for question in questions(context, _rows(context, "dev"), _question):
+                found[question.category].append((question, question.reference))
+        return found
+
+    rows = _rows(context, options.split)
     if not rows:
         raise UserError(f"task mmlu: option 'split': mmlu.jsonl.gz holds no questions of the split '{options.split}'")
     items = questions(context, rows, _question)
@@ -83,7 +89,17 @@ def open_mmlu(context: TaskContext) -> Task:
         prompt=prompts.choice,
         scorer=SCORERS["letter"],
         stepwise=prompts.choice_steps,
+        examples=lambda question: examples().get(question.category, ()),
     )
+
+
+def _rows(context: TaskContext, split: Split) -> Rows:
+    """The rows of one split, and those that cannot be read."""
+    hub_split = next(name for name, local in HUB_SPLITS.items() if local == split)
+    hub = HubDataset("cais/mmlu", "all", hub_split, partial(_as_local, split))
+    others = set(HUB_SPLITS.values()) - {split}
+    found = find_rows(context, "mmlu", "mmlu.jsonl.gz", hub)
+    return [(where, row) for where, row in found if isinstance(row, UserError) or row.get("split") not in others]
 
 
 def _question(fields: Row, where: str, _number: int) -> Question:

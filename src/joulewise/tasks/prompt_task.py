@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from joulewise.engines.engine import Message
-from joulewise.reasoning.reasoning import Asked
+from joulewise.reasoning.reasoning import Asked, Turn
 from joulewise.tasks.scorers import Scorer
 from joulewise.tasks.task import Question, Score
+
+Example = tuple[Question, str]
+"""A question and an answer to it, in the form that the task's prompt asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,7 @@ class PromptTask:
         prompt: the user message for a question.
         scorer: scores the model's text against ``Question.reference``.
         stepwise: the user message that asks for steps before the answer; None where the task has none.
+        examples: questions that are not asked, with their answers as text, to be shown before a question.
 
     Raises:
         EnvironmentFault: a package that the scorer needs is not installed, or there is no sandbox for code.
@@ -34,6 +38,7 @@ class PromptTask:
     prompt: Callable[[Question], str]
     scorer: Scorer
     stepwise: Callable[[Question], str | None] = lambda question: None
+    examples: Callable[[Question], Sequence[Example]] = lambda question: ()
 
     def __post_init__(self) -> None:
         self.scorer.check_installed(self.name)
@@ -53,10 +58,15 @@ class PromptTask:
 
     def asked(self, question: Question) -> Asked:
         """With steps where the task has a prompt for them and its scorer finds a stated answer in a text."""
+        asked = Asked(self.turns(question), examples=lambda: self._shown(question))
         steps = self.stepwise(question)
         if steps is None or self.scorer.stated is None:
-            return Asked(self.turns(question))
-        return Asked(self.turns(question), (Message("user", steps),), self.scorer.stated)
+            return asked
+        return replace(asked, stepwise=(Message("user", steps),), stated=self.scorer.stated)
+
+    def _shown(self, question: Question) -> tuple[Turn, ...]:
+        pairs = self.examples(question)
+        return tuple((Message("user", self.prompt(shown)), Message("assistant", answer)) for shown, answer in pairs)
 
     def score(self, question: Question, text: str) -> Score:
         """Score the model's text."""

@@ -20,8 +20,19 @@ def open_starter_maths(context: TaskContext) -> Task:
     """Arithmetic and short word problems with exact answers."""
     parse_options(TaskOptions, context, "starter-maths")
     items = tuple(Question(r["id"], r["question"], r["answer"], r["category"]) for r in _rows("starter_maths"))
-    scorer, steps = SCORERS["math"], prompts.maths_steps
-    return PromptTask("starter-maths", False, _SOURCE, 96, items, prompts.short_maths, scorer, steps)
+    rows = _rows("starter_maths_examples")
+    shown = [(Question(r["id"], r["question"], r["answer"], r["category"]), r["shown"]) for r in rows]
+    return PromptTask(
+        "starter-maths",
+        False,
+        _SOURCE,
+        96,
+        items,
+        prompts.short_maths,
+        SCORERS["math"],
+        prompts.maths_steps,
+        lambda _: shown,
+    )
 
 
 def open_starter_summarisation(context: TaskContext) -> Task:
@@ -34,18 +45,24 @@ def open_starter_summarisation(context: TaskContext) -> Task:
 def open_starter_choice(context: TaskContext) -> Task:
     """Multiple-choice questions with four options."""
     parse_options(TaskOptions, context, "starter-choice")
-    items = tuple(
-        Question(
-            r["id"],
-            prompts.with_options(r["question"], r["choices"]),
-            r["answer"],
-            r["category"],
-            {"choices": tuple(r["choices"])},
-        )
-        for r in _rows("starter_choice")
+    items = tuple(map(_choice, _rows("starter_choice")))
+    shown = [(question, question.reference) for question in map(_choice, _rows("starter_choice_examples"))]
+    return PromptTask(
+        "starter-choice",
+        False,
+        _SOURCE,
+        16,
+        items,
+        prompts.choice,
+        SCORERS["letter"],
+        prompts.choice_steps,
+        lambda _: shown,
     )
-    scorer, steps = SCORERS["letter"], prompts.choice_steps
-    return PromptTask("starter-choice", False, _SOURCE, 16, items, prompts.choice, scorer, steps)
+
+
+def _choice(row: dict[str, Any]) -> Question:
+    text = prompts.with_options(row["question"], row["choices"])
+    return Question(row["id"], text, row["answer"], row["category"], {"choices": tuple(row["choices"])})
 
 
 def open_starter_code(context: TaskContext) -> Task:

@@ -28,6 +28,7 @@ def test_the_example_of_ones_own_task_runs(
 ) -> None:
     spec = block(page, "yaml", "name: capitals")
     (tmp_path / "capitals.jsonl").write_text(block(page, "json", "France"))
+    (tmp_path / "capitals-shown.jsonl").write_text(block(page, "json", "Italy"))
     (tmp_path / "capitals.yaml").write_text(spec)
     monkeypatch.chdir(tmp_path)
     exec(compile(block(page, "python", "capitals.yaml"), "docs/tasks.md", "exec"), {})
