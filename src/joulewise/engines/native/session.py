@@ -171,7 +171,7 @@ class _Verdict:
         if self._chain:
             way = self._steps
         else:
-            on_it = ancestors[last[0]]
+            on_it = ancestors[last][0]  # one number as an index would make the host wait
             way = (self._nodes + torch.where(on_it, 0, len(self._nodes))).sort().indices[: self._height + 1]
         self.way.copy_(way)
         self.told.copy_(torch.cat((depths[last], tokens[way[1:]], drawn[last])))

@@ -89,5 +89,6 @@ def path(tree: Tree, last: Tensor) -> Tensor:
     """The nodes from the root to ``last``, shape ``(height + 1,)``, filled up at the end with nodes off the path."""
     width = len(tree.parents)
     # Parents come before children, so the order of the numbers is the order of the depths.
-    order = torch.where(tree.ancestors[last[0]], 0, width) + torch.arange(width, device=last.device)
+    # The index is a list of one: a single number would make the host wait.
+    order = torch.where(tree.ancestors[last][0], 0, width) + torch.arange(width, device=last.device)
     return order.sort().indices[: tree.height + 1]

@@ -15,9 +15,10 @@ from joulewise.engines.native import session as module
 from joulewise.engines.native.accept import Chooser, Lot, match
 from joulewise.engines.native.draft import Draft
 from joulewise.engines.native.model import DecoderModel
-from joulewise.engines.native.session import Captured, Eager, Judging, uncaptured
+from joulewise.engines.native.session import CHAIN, Captured, Eager, Judging, uncaptured
 from joulewise.engines.native.tree import Tree, chain, path
 from joulewise.engines.transformers.loading import make_neutral
+from no_wait import NoWait
 
 CPU = torch.device("cpu")
 
@@ -193,3 +194,37 @@ def planted(depth: torch.Tensor) -> Lot:
     lot = Lot((1.0,), 0, CPU)
     lot.depth = lambda: depth  # type: ignore[method-assign]
     return lot
+
+
+def waiting(run: Callable[[], None]) -> Callable[[], None]:
+    """Captures as a CUDA graph would: the host may not wait in it."""
+
+    def replay() -> None:
+        with NoWait():
+            run()
+
+    replay()
+    return replay
+
+
+@pytest.mark.parametrize("height", [None, CHAIN, 8])
+def test_what_is_captured_never_waits(model: DecoderModel, height: int | None) -> None:
+    session = Captured(model, 64, waiting)
+    tree = Tree.of(torch.tensor([0, 0, 0, 1]), 2) if height == 8 else chain(3, CPU)
+    with torch.inference_mode():
+        session.prefill(torch.arange(3, 9))
+        for judging in (None,) if height is None else (Judging(), Judging(depth=torch.tensor([1])), Judging(False)):
+            session.forward(torch.tensor([7, 8, 9, 10]), 6, tree, judging)
+
+
+def test_the_eager_verdict_never_waits(model: DecoderModel) -> None:
+    session, tree = Eager(model, 64), Tree.of(torch.tensor([0, 0, 0, 1]), 2)
+    draft = Draft(torch.tensor([8, 9, 10]), tree)
+    with torch.inference_mode():
+        session.prefill(torch.arange(3, 9))
+        logits = session.forward(torch.tensor([7, 8, 9, 10]), 6, tree).logits
+        with NoWait():
+            last, _ = match(draft, logits, Chooser(Sampling()))
+            path(tree, last)
+        with pytest.raises(AssertionError, match="waits"), NoWait():
+            tree.ancestors[last[0]]  # a single number as an index

@@ -27,6 +27,7 @@ from joulewise.engines.native.together import Chains, decode_together
 from joulewise.engines.spec import NativeSpec
 from joulewise.engines.transformers.loading import make_neutral
 from joulewise.errors import UserError
+from no_wait import NoWait
 
 CPU = torch.device("cpu")
 GREEDY = Chooser(Sampling())
@@ -90,6 +91,21 @@ def test_each_text_is_what_it_would_be_alone(
     for found, prompt, limit in zip(together, prompts, limits, strict=True):
         told = (found.tokens, found.rounds, found.wasted_tokens, found.finish_reason)
         assert told == pair.alone(decoding, prompt, limit, ends)
+
+
+def test_what_is_captured_never_waits(pair: Pair) -> None:
+    def waiting(run: Callable[[], None]) -> Callable[[], None]:
+        def replay() -> None:
+            with NoWait():
+                run()
+
+        replay()
+        return replay
+
+    with torch.inference_mode():
+        for decoding in (Vanilla(), CoGA(tokens=3)):
+            chains = pair.chains(decoding, (), waiting)
+            decode_together(pair.target, chains, [torch.arange(3, 9)] * 2, [6, 4], (), capture=waiting)
 
 
 def test_past_a_bucket(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
