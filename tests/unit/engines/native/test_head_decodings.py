@@ -18,6 +18,7 @@ from joulewise.engines.engine import Message, Request, Sampling
 from joulewise.engines.native import NativeEngine
 from joulewise.engines.spec import NativeSpec
 from joulewise.errors import UserError
+from no_wait import NoWait
 from tiny_heads import CONFIG, LAYERS, ROWS, SIZE
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*over the first 10 answers")
@@ -79,6 +80,15 @@ def test_greedy_output_is_vanillas(engine: NativeEngine, decoding: Decoding) -> 
         assert found.output_tokens == NEW
         assert 1 + len(found.rounds) + found.accepted == NEW + found.wasted_tokens
         assert all(0 <= r.accepted <= r.drafted for r in found.rounds)
+
+
+@pytest.mark.parametrize("decoding", [Vanilla(), *TREES, *CHAINS], ids=lambda decoding: decoding.label)
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.8, top_p=0.9)], ids=["greedy", "sampled"])
+def test_the_host_waits_for_what_was_accepted_and_for_nothing_else(
+    engine: NativeEngine, decoding: Decoding, sampling: Sampling
+) -> None:
+    with NoWait():  # it does not see `tolist`, which the loop calls once a round
+        assert engine.generate(ask("The cat sat.", sampling=sampling), decoding).output_tokens == NEW
 
 
 def test_heads_that_guess_well_are_accepted(engine: NativeEngine) -> None:
