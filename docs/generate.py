@@ -1,6 +1,6 @@
 """Write the generated parts of the documentation anew: `make docs`. A test fails when they differ from their source.
 
-- docs/plan.schema.json: from the code.
+- docs/plan.schema.json, docs/curve.schema.json: from the code.
 - in README.md, docs/*.md and assets/**/*.md, what stands between `<!-- generated: WHAT FROM -->` and `<!-- end -->`:
   from recorded runs and benchmarks under results/, and from recipes and checks of the shipped heads. `BLOCKS` says what
   there is.
@@ -16,12 +16,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
+from joulewise.analysis.curve_file import CurveFile
+from joulewise.analysis.curve_points import run_points
+from joulewise.analysis.curves import fit_curve
 from joulewise.analysis.intervals import Quantity
 from joulewise.analysis.savings import Gamma
 from joulewise.engines.shipped import ShippedKind
 from joulewise.ledger import cross_checks, load
 from joulewise.plan import plan_schema
 from joulewise.report import chart
+from joulewise.report.curve import describe
 from joulewise.report.explain import sentences
 from joulewise.report.markdown import words
 from joulewise.report.phases import JOULES_NOTE, joules
@@ -30,6 +34,7 @@ from joulewise.report.text import interval, value, verdict
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = ROOT / "docs" / "plan.schema.json"
+CURVE_SCHEMA = ROOT / "docs" / "curve.schema.json"
 FIGURE = ROOT / "docs" / "figures" / "real_tasks.svg"
 MARKED = re.compile(r"(<!-- generated: (\w+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 COLOURS = {"ink": "#1d2327", "faint": "#8a939c", "costs-soft": "#fbe8dd", "paper": "#ffffff"}
@@ -46,7 +51,9 @@ def pages() -> dict[Path, str]:
     ]
     found = {path: path.read_text(encoding="utf-8") for path in markdown}
     texts = {path: filled(text) for path, text in found.items() if MARKED.search(text)}
-    return texts | {SCHEMA: json.dumps(plan_schema(), indent=2) + "\n", FIGURE: scatter("results/h200/real_tasks")}
+    schemas = {SCHEMA: plan_schema(), CURVE_SCHEMA: CurveFile.model_json_schema()}
+    texts |= {path: json.dumps(schema, indent=2) + "\n" for path, schema in schemas.items()}
+    return texts | {FIGURE: scatter("results/h200/real_tasks")}
 
 
 def filled(text: str) -> str:
@@ -259,11 +266,70 @@ def steps(file: str) -> str:
     return "\n".join(lines)
 
 
+def curve(run: str) -> str:
+    """The curve of a recorded run's vanilla decoding, as `joulewise curve` prints it."""
+    table = load(ROOT / run)
+    found = run_points(table)
+    return f"```\n{describe(fit_curve(found.points), found.origin, (*table.warnings, *found.notes))}```"
+
+
+def load_forms(file: str) -> str:
+    """The forms over the load that `benchmarks/curves.py` tried."""
+    got = _json(file)
+
+    def pair(one: dict[str, Any]) -> str:
+        return f"{one['median'] * 100:.1f} / {one['p90'] * 100:.1f}"
+
+    lines = [
+        "| terms | alone | with a correction: least – most | within the aim | ends alone | ends, with a correction |"
+    ]
+    lines.append("| --- | --- | --- | --- | --- | --- |")
+    for terms in dict.fromkeys(form["terms"] for form in got["forms"]):
+        mine = [form for form in got["forms"] if form["terms"] == terms]
+        cells = []
+        for where in ("interior", "ends"):
+            cells += [pair(form[where]) for form in mine if not form["freedom"]]
+            free = [form[where] for form in mine if form["freedom"]]
+            ends = [{key: choose(one[key] for one in free) for key in ("median", "p90")} for choose in (min, max)]
+            cells.append(" – ".join(map(pair, ends)))
+        met = [all(form["interior"][key] <= got["aim"][key] for key in got["aim"]) for form in mine if form["freedom"]]
+        cells.insert(2, f"{sum(met)} of {len(met)}")
+        lines.append(f"| {terms} | {' | '.join(cells)} |")
+    shipped = got["shipped"]
+    lines.append(
+        f"| **shipped**: {shipped['terms']}, reach {shipped['reach']:g}, freedom {shipped['freedom']:g} | | "
+        f"**{pair(shipped['interior'])}** | {'yes' if got['aim_met'] else 'no'} | | **{pair(shipped['ends'])}** |"
+    )
+    return "\n".join(lines)
+
+
+def load_trust(file: str) -> str:
+    """How far the choice of the form, and predictions across models, can be trusted, by `benchmarks/curves.py`."""
+    got = _json(file)
+    lines = ["| | median | 90th percentile | |", "| --- | ---: | ---: | --- |"]
+    halves = got["halves"]
+    judged = {"chosen": "form chosen on half of the models, judged on the other", "shipped": "shipped form, likewise"}
+    for name, title in judged.items():
+        one = halves[name]
+        low, high = one["p90_range"]
+        lines.append(
+            f"| {title}, {halves['splits']} times | {one['median']:.1%} | {one['p90']:.1%} | 90 % of the latter in "
+            f"{low:.1%} to {high:.1%}; within the aim {one['within_aim']:.0%} of times |"
+        )
+    for left_out, one in got["across_models"].items():
+        lines.append(
+            f"| one {left_out} left out ({one['groups']}), {one['points']} points | {one['median']:.1%} | "
+            f"{one['p90']:.1%} | {one['within_2']:.0%} within a factor of 2 |"
+        )
+    return "\n".join(lines)
+
+
 BLOCKS: dict[str, Callable[[str], str]] = {
     f.__name__: f
     for f in (
         *(savings, answers, explained, phase_joules, sandbox, report),
         *(gate, gate_same_outputs, meter_accuracy, cross_check, aa, trained, accepted, decoding, steps),
+        *(curve, load_forms, load_trust),
     )
 }
 

@@ -14,6 +14,7 @@ import typer
 
 from joulewise import __version__
 from joulewise.cli.compare import compare
+from joulewise.cli.curve import curve
 from joulewise.cli.doctor import doctor
 from joulewise.cli.explain import explain
 from joulewise.cli.export import export
@@ -56,6 +57,7 @@ app.command("doctor", short_help="Tell what can be measured here and what only m
 app.command("run", short_help="Run a plan, Trial by Trial, into a run folder.")(run)
 app.command("report", short_help="Show what runs cost, as tables and as a page.")(report)
 app.command("explain", short_help="Tell why a decoding saves time or energy or not.")(explain)
+app.command("curve", short_help="Fit joules as a function of tokens and load, and predict with it.")(curve)
 app.command("compare", short_help="Compare two runs, and fail if the change costs more joules.")(compare)
 app.command("export", short_help="Write runs as tables: Parquet or CSV.")(export)
 app.add_typer(heads, name="heads", short_help="Train draft heads and draft models, and check them.")

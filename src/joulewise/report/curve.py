@@ -1,0 +1,77 @@
+"""A curve in words and figures, for a terminal or a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from joulewise.analysis.curve_points import Origin
+from joulewise.analysis.curves import TERMS, Curve, Spread
+from joulewise.report.text import COMPONENT_NAMES, figure
+
+
+def describe(curve: Curve, origin: Origin, notes: Iterable[str] = ()) -> str:
+    """Coefficients, held-out error, residuals and region.
+
+    Args:
+        curve: what was fitted.
+        origin: what it is of.
+        notes: what else to say, one sentence each.
+    """
+    device = origin.device or "unknown device"
+    whose = f"{COMPONENT_NAMES[origin.component]} energy" if origin.component != "total" else "energy of all components"
+    lines = [f"{origin.model} ({origin.engine}, {origin.decoding}) on {device}: {whose}", ""]
+    rows = [("joules for", "value", "95 % interval")]
+    rows += [
+        (TERMS[name].words, figure(c.value), f"{figure(c.lower)} – {figure(c.upper)}")
+        for name, c in curve.coefficients.items()
+    ]
+    wide = [max(len(row[i]) for row in rows) for i in range(3)]
+    lines += [f"  {a:<{wide[0]}}  {b:>{wide[1]}}  {c:>{wide[2]}}" for a, b, c in rows]
+    out = curve.held_out
+    region = curve.region
+    ranges = [
+        f"{low:,.6g} – {high:,.6g} {name}" if low < high else f"{low:,.6g} {name}"
+        for name, (low, high) in (
+            ("prompt tokens", region.prompt_tokens),
+            ("output tokens", region.output_tokens),
+            ("requests at a time", region.running),
+        )
+    ]
+    lines += [
+        "",
+        f"Held-out error (each {out.by} predicted from the others): {_errors(out.inside)}",
+        f"  beyond the others' ranges: {_errors(out.outside)}",
+        f"Error at the fitted points: {_errors(curve.fitted)}",
+        f"Measured: {', '.join(ranges)}",
+    ]
+    if region.running[0] == region.running[1]:
+        lines.append("The load did not vary, so what it shares is not known: the curve holds for this load alone.")
+    return "\n".join([*lines, *(f"Note: {note}" for note in notes)]) + "\n"
+
+
+def predict(curve: Curve, prompt_tokens: float, output_tokens: float, running: float) -> str:
+    """A request's joules, on average and at the margin, and how far to trust them."""
+    asked = (prompt_tokens, output_tokens, running)
+    energy_j = curve.energy_j(*asked)
+    per_output, per_token = energy_j / output_tokens, energy_j / (prompt_tokens + output_tokens)
+    positions = sorted({1.0, max(1.0, round(output_tokens / 2)), output_tokens})
+    successive = ", ".join(
+        f"{figure(curve.output_token_j(prompt_tokens, i, running))} (number {i:,.0f})" for i in positions
+    )
+    warnings = curve.warnings(*asked)
+    lines = [
+        f"{prompt_tokens:,.0f} prompt tokens, {output_tokens:,.0f} output tokens, {running:,.6g} running: "
+        f"{figure(energy_j)} J ({'no error is known here' if warnings else 'error ' + _errors(curve.held_out.inside)})",
+        f"  on average: {figure(per_output)} J per output token, {figure(per_token)} J per token",
+        f"  successive output tokens, J: {successive}",
+        f"  one more prompt token: {figure(curve.prompt_token_j(*asked))} J",
+    ]
+    if curve.region.running[0] < curve.region.running[1]:
+        lines.append(f"  one more such request at a time: {figure(curve.another_request_j(*asked))} J in all")
+    return "\n".join([*lines, *(f"  Warning: {warning}" for warning in warnings)]) + "\n"
+
+
+def _errors(spread: Spread) -> str:
+    if spread.median is None or spread.p90 is None:
+        return "no such point"
+    return f"median {spread.median:.1%}, 90th percentile {spread.p90:.1%} ({spread.points:,} points)"
