@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from joulewise.analysis.curve_points import Origin
-from joulewise.analysis.curves import TERMS, Coefficient, Correction, Curve, HeldOut, Region, Spread
+from joulewise.analysis.curves import TERMS, Coefficient, Correction, Curve, HeldOut, Region, Residual, Spread
 from joulewise.energy.reading import ComponentName
 from joulewise.errors import EnvironmentFault, UserError
 
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
-_Joules = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-_Range = tuple[_Joules, _Joules]
+_AtLeast0 = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+_Range = tuple[_AtLeast0, _AtLeast0]
 
 
 class _Part(BaseModel):
@@ -25,9 +25,9 @@ class _Part(BaseModel):
 class CoefficientEntry(_Part):
     """A coefficient, in joules, with its 95 % interval."""
 
-    value: _Joules
-    lower: _Joules
-    upper: _Joules
+    value: _AtLeast0
+    lower: _AtLeast0
+    upper: _AtLeast0
 
 
 class CorrectionEntry(_Part):
@@ -48,8 +48,8 @@ class SpreadEntry(_Part):
     """Relative errors without sign."""
 
     points: Annotated[int, Field(ge=0)]
-    median: _Joules | None
-    p90: _Joules | None
+    median: _AtLeast0 | None
+    p90: _AtLeast0 | None
 
 
 class HeldOutEntry(_Part):
@@ -58,6 +58,16 @@ class HeldOutEntry(_Part):
     by: str
     inside: SpreadEntry
     outside: SpreadEntry
+
+
+class ResidualEntry(_Part):
+    """The median error with its sign over a third of what was measured; above 0 where the curve tells too much."""
+
+    of: Literal["prompt_tokens", "output_tokens", "running"]
+    low: _AtLeast0
+    high: _AtLeast0
+    points: Annotated[int, Field(ge=1)]
+    median: _Finite
 
 
 class RegionEntry(_Part):
@@ -87,6 +97,7 @@ class CurveFile(_Part):
         correction: the factor over the load.
         held_out: the error to expect.
         fitted: the error at the points of the fit.
+        residuals: the same with its sign, by length and load.
         region: where it was measured.
     """
 
@@ -105,6 +116,7 @@ class CurveFile(_Part):
     correction: CorrectionEntry
     held_out: HeldOutEntry
     fitted: SpreadEntry
+    residuals: tuple[ResidualEntry, ...]
     region: RegionEntry
 
     @model_validator(mode="after")
@@ -154,6 +166,7 @@ def read_curve(path: Path) -> tuple[Curve, Origin]:
         Correction(found.correction.reach, found.correction.loads, found.correction.weights),
         HeldOut(found.held_out.by, inside, outside),
         Spread(found.fitted.points, found.fitted.median, found.fitted.p90),
+        tuple(Residual(r.of, r.low, r.high, r.points, r.median) for r in found.residuals),
         Region(found.region.prompt_tokens, found.region.output_tokens, found.region.running),
     )
     return curve, origin

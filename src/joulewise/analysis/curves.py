@@ -10,7 +10,7 @@ correction near 1, fitted to what the terms leave over from load to load; docs/c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -162,6 +162,24 @@ class HeldOut:
 
 
 @dataclass(frozen=True, slots=True)
+class Residual:
+    """Which way the curve errs over a third of what was measured.
+
+    Args:
+        of: ``prompt_tokens``, ``output_tokens`` or ``running``.
+        low, high: the least and the most of it in this third.
+        points: how many.
+        median: of the relative errors with their sign: above 0 where the curve tells too much.
+    """
+
+    of: str
+    low: float
+    high: float
+    points: int
+    median: float
+
+
+@dataclass(frozen=True, slots=True)
 class Region:
     """The least and the most of what was measured."""
 
@@ -179,6 +197,7 @@ class Curve:
         correction: the factor over the load.
         held_out: the error to expect.
         fitted: the error at the points of the fit, less than what is to be expected.
+        residuals: the same with its sign, over short, middling and long prompts, outputs and loads.
         region: where it was measured.
     """
 
@@ -186,6 +205,7 @@ class Curve:
     correction: Correction
     held_out: HeldOut
     fitted: Spread
+    residuals: tuple[Residual, ...]
     region: Region
 
     def energy_j(self, prompt_tokens: float, output_tokens: float, running: float = 1.0) -> float:
@@ -286,7 +306,8 @@ def fit_curve(points: Points, form: Form | None = None, *, by: str = "question",
         value = float(found[0, i])
         coefficients[term.name] = Coefficient(value, min(low, value) / stretch, max(high, value) * stretch)
     region = Region(*(_ends(v) for v in (points.prompt_tokens, points.output_tokens, points.running)))
-    return Curve(coefficients, correction, held_out(points, form, by=by), spread(np.abs(fitted)), region)
+    left = residuals(points, fitted)
+    return Curve(coefficients, correction, held_out(points, form, by=by), spread(np.abs(fitted)), left, region)
 
 
 def held_out(points: Points, form: Form, *, by: str = "question") -> HeldOut:
@@ -313,6 +334,20 @@ def held_out_errors(points: Points, form: Form) -> tuple[Floats, npt.NDArray[np.
         ]
         inside[out] = np.logical_and.reduce(within)
     return errors, inside
+
+
+def residuals(points: Points, errors: Floats) -> tuple[Residual, ...]:
+    """Signed errors over thirds of the different values of p, o and B; of what does not vary, none."""
+    found = []
+    for name in ("prompt_tokens", "output_tokens", "running"):
+        values: Floats = getattr(points, name)
+        different = np.unique(values)
+        if len(different) > 1:
+            for third in np.array_split(different, min(3, len(different))):
+                low, high = _ends(third)
+                mine = errors[(values >= low) & (values <= high)]
+                found.append(Residual(name, low, high, len(mine), float(np.median(mine))))
+    return tuple(found)
 
 
 def spread(errors: Floats) -> Spread:
@@ -405,5 +440,5 @@ def _correct(points: Points, form: Form, relative: Floats, found: Floats, weight
     return Correction(form.reach, tuple(loads.tolist()), tuple(np.linalg.solve(covariance, mean).tolist()))
 
 
-def _ends(values: Sequence[float] | Floats) -> tuple[float, float]:
+def _ends(values: Floats) -> tuple[float, float]:
     return float(np.min(values)), float(np.max(values))

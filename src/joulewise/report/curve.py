@@ -29,19 +29,20 @@ def describe(curve: Curve, origin: Origin, notes: Iterable[str] = ()) -> str:
     lines += [f"  {a:<{wide[0]}}  {b:>{wide[1]}}  {c:>{wide[2]}}" for a, b, c in rows]
     out = curve.held_out
     region = curve.region
+    axes = {"prompt_tokens": "prompt tokens", "output_tokens": "output tokens", "running": "requests at a time"}
+    signed: dict[str, list[str]] = {}
+    for one in curve.residuals:
+        signed.setdefault(axes[one.of], []).append(f"{one.median:+.1%} at {_range(one.low, one.high)}")
     ranges = [
-        f"{low:,.6g} – {high:,.6g} {name}" if low < high else f"{low:,.6g} {name}"
-        for name, (low, high) in (
-            ("prompt tokens", region.prompt_tokens),
-            ("output tokens", region.output_tokens),
-            ("requests at a time", region.running),
-        )
+        f"{_range(*ends)} {name}"
+        for name, ends in zip(axes.values(), (region.prompt_tokens, region.output_tokens, region.running), strict=True)
     ]
     lines += [
         "",
         f"Held-out error (each {out.by} predicted from the others): {_errors(out.inside)}",
         f"  beyond the others' ranges: {_errors(out.outside)}",
         f"Error at the fitted points: {_errors(curve.fitted)}",
+        *(f"  with its sign, by {name}: {', '.join(thirds)}" for name, thirds in signed.items()),
         f"Measured: {', '.join(ranges)}",
     ]
     if region.running[0] == region.running[1]:
@@ -69,6 +70,10 @@ def predict(curve: Curve, prompt_tokens: float, output_tokens: float, running: f
     if curve.region.running[0] < curve.region.running[1]:
         lines.append(f"  one more such request at a time: {figure(curve.another_request_j(*asked))} J in all")
     return "\n".join([*lines, *(f"  Warning: {warning}" for warning in warnings)]) + "\n"
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low:,.6g} – {high:,.6g}" if low < high else f"{low:,.6g}"
 
 
 def _errors(spread: Spread) -> str:

@@ -131,6 +131,16 @@ def test_a_unit_is_held_out_whole() -> None:
     assert held_out(twice, form).inside.median == pytest.approx(held_out(points, form).inside.median, rel=1e-6)
 
 
+def test_residuals_tell_which_way_the_curve_errs() -> None:
+    points = one_load(PLANTED)
+    dear = points.output_tokens == 1024
+    curve = fit_curve(replace(points, energy_j=np.where(dear, 2.0, 1.0) * points.energy_j), replicates=20)
+    by_output = {left.low: left.median for left in curve.residuals if left.of == "output_tokens"}
+    assert by_output[1024] < -0.1
+    assert {left.of for left in curve.residuals} == {"prompt_tokens", "output_tokens"}
+    assert sum(left.points for left in curve.residuals) == 2 * len(points)
+
+
 def test_margins_add_up_to_the_whole() -> None:
     curve = fit_curve(grid(), replicates=20)
     successive = [curve.output_token_j(512, i, 2) for i in range(1, 129)]
