@@ -147,7 +147,7 @@ def _require_measured(rows: pa.Table, component: str) -> None:
     kinds = set(rows[f"{component}_provenance"].unique().to_pylist())
     if "modelled" in kinds:
         raise UserError(
-            f"the joules of {_NAMES[component]} are modelled, from time or utilisation, and a curve of them would "
+            f"the joules of {_NAMES[component]} are modelled, if only in part, and a curve of them would "
             "only give that model back; measure where there is a counter (`joulewise doctor` tells), or choose what "
             "was measured with --component"
         )
