@@ -158,6 +158,8 @@ class Trial(Record):
         started_at: wall-clock time, ISO 8601 UTC; an anchor only, durations come from the monotonic clock.
         start_s, end_s: monotonic ends of the energy window.
         readings_start, readings_end: raw counter readings at the window's ends.
+        votes: what was extracted from each sample of a vote, None for a sample without an answer; None itself for other
+            reasonings, and where a long one may quote others' work.
         score_note: how the answer failed, where the scorer can say so ("timed out").
         other_cpu_cores: cores' worth of CPU time that other processes used meanwhile; None if not known.
         polluted: whether that was above the plan's limit.
@@ -193,6 +195,7 @@ class Trial(Record):
     extracted: str | None = None
     metric: str | None = None
     score_note: str | None = None
+    votes: tuple[str | None, ...] | None = None
     other_cpu_cores: float | None = None
     polluted: bool = False
 

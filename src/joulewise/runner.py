@@ -370,7 +370,10 @@ class _Session:
         self.outputs[job.trial_id] = answer
         score = task.score(question, answer.text)
         keep_text = not task.third_party
-        short = score.extracted is not None and len(score.extracted) <= KEPT_ANSWER_LENGTH
+
+        def may_be_kept(extracted: Iterable[str | None]) -> bool:
+            return keep_text or all(len(text or "") <= KEPT_ANSWER_LENGTH for text in extracted)
+
         return trial.model_copy(
             update={
                 "generations": tuple(
@@ -378,7 +381,8 @@ class _Session:
                 ),
                 "score": score.value,
                 "correct": score.correct,
-                "extracted": score.extracted if keep_text or short else None,
+                "extracted": score.extracted if may_be_kept([score.extracted]) else None,
+                "votes": answer.votes if may_be_kept(answer.votes or ()) else None,
                 "metric": score.metric,
                 "score_note": score.note,
             }
@@ -398,22 +402,23 @@ class _Session:
 
     def _answer(self, engine: Engine, job: Job) -> Answer:
         """Answer the question of a job: the work that is measured."""
-        cell, question = job.cell, job.question
+        cell = job.cell
         task = self.questions[cell.task.label][0]
-        stop = self.plan.stop
-        budget = stop.tokens or cell.task.max_new_tokens or task.max_new_tokens
+        return cell.reasoning.answer(
+            task.asked(job.question), self._template(job), lambda request: engine.generate(request, cell.decoding)
+        )
+
+    def _template(self, job: Job) -> Request:
+        """What all requests of a job have in common."""
+        task, stop = job.cell.task, self.plan.stop
         template = Request(
             messages=(),
-            max_new_tokens=budget,
+            max_new_tokens=stop.tokens or task.max_new_tokens or self.questions[task.label][0].max_new_tokens,
             ignore_eos=stop.rule == "fixed",
             sampling=self.plan.sampling.value(),
-            seed=_seed(self.plan.seed, question.question_id, job.repeat),
+            seed=_seed(self.plan.seed, job.question.question_id, job.repeat),
         )
-        return cell.reasoning.answer(
-            task.asked(question),
-            cell.reasoning.settings(template),
-            lambda request: engine.generate(request, cell.decoding),
-        )
+        return job.cell.reasoning.settings(template)
 
     def _reference(self, job: Job) -> Job | None:
         """The vanilla job that a job's output is compared with; None if the grid has none."""
@@ -449,7 +454,7 @@ class _Session:
             return LosslessCheck("not_checked", note="no vanilla in the grid to compare with")
         if not job.cell.decoding.lossless:
             return LosslessCheck("not_checked", note="a lossy decoding")
-        if not self.plan.sampling.value().greedy:
+        if not self._template(job).sampling.greedy:
             return LosslessCheck("not_checked", note="sampled output")
         before, after = self.done[reference.trial_id], self.done[job.trial_id]
         if before.status != "ok":

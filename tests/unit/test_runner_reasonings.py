@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import scripted_engine
+from joulewise.decoding import Decoding
 from joulewise.energy.meter import Meter
+from joulewise.engines.engine import Generation, Request
 from joulewise.errors import UserError
 from joulewise.ledger import load, read_ledger
 from joulewise.plan import load_plan
@@ -62,6 +66,77 @@ def test_a_task_that_a_reasoning_cannot_answer_is_refused_before_anything_runs(t
     assert not (tmp_path / "run").exists()
 
 
+ANSWERS = {"even": ["4", "5", "4", "6"], "split": ["1", "2", "3", "3"], "mute": ["", "", "", "9"]}
+
+
+@pytest.fixture
+def known_answers(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+    """The scripted engine answers a question's requests one after another from ``ANSWERS``; what it was asked."""
+    asked: list[Request] = []
+    generate = scripted_engine.ScriptedEngine.generate
+    count: Counter[tuple[str, str]] = Counter()
+
+    def answer(engine: object, request: Request, decoding: Decoding) -> Generation:
+        generation = generate(engine, request, decoding)
+        prompt = request.messages[-1].content
+        if prompt not in ANSWERS:
+            return generation
+        asked.append(request)
+        count[decoding.label, prompt] += 1
+        return replace(generation, text=ANSWERS[prompt][count[decoding.label, prompt] - 1])
+
+    monkeypatch.setattr(scripted_engine.ScriptedEngine, "generate", answer)
+    return asked
+
+
+def test_a_vote_s_joules_hold_all_its_samples(tmp_path: Path, meter: Meter, known_answers: list[Request]) -> None:
+    plan = make_plan(questions_task(tmp_path, list(ANSWERS)), reasonings=[{"kind": "vote", "samples": 4}])
+    result = run(plan, tmp_path / "run", meter=meter)
+    trials = read_ledger(result.folder / "ledger.jsonl").trials
+    rows = {row["trial_id"]: row for row in load(result).arrow.to_pylist()}
+    told = {"q0": ("4", ("4", "5", "4")), "q1": ("3", ("1", "2", "3", "3")), "q2": ("9", (None, None, None, "9"))}
+    for trial in trials:
+        assert (trial.extracted, trial.votes) == told[trial.question_id]
+        assert trial.start_s <= trial.generations[0].start_s
+        assert trial.generations[-1].end_s <= trial.end_s
+        row = rows[trial.trial_id]
+        assert row["gpu_energy_j"] == pytest.approx(100.0 * trial.duration_s, rel=0.5, abs=1e-3)
+        assert (row["generation_count"], row["output_tokens"]) == (len(trial.votes), 8 * len(trial.votes))
+    # The same samples for every decoding of a question, and in number and order of the same seeds.
+    by_prompt = Counter((request.messages[-1].content, request.seed) for request in known_answers)
+    assert set(by_prompt.values()) == {3}
+    assert len(by_prompt) == 3 + 4 + 4
+
+
+def test_answers_that_a_vote_samples_are_not_compared_with_vanilla_s(tmp_path: Path, meter: Meter) -> None:
+    plan = make_plan(questions_task(tmp_path, ["a"]), reasonings=["direct", "vote"])
+    rows = load(run(plan, tmp_path / "run", meter=meter)).arrow.to_pylist()
+    told = {(r["reasoning"], r["check_status"], r["check_note"]) for r in rows if r["decoding"] != "vanilla"}
+    assert told == {("direct", "identical", None), ("vote-3", "not_checked", "sampled output")}
+
+
+def test_a_vote_that_may_quote_others_work_is_not_kept(
+    tmp_path: Path, meter: Meter, known_answers: list[Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = questions_task(tmp_path, list(ANSWERS))
+    with Path(task).open("a") as file:
+        file.write("third_party: true\n")
+    monkeypatch.setitem(ANSWERS, "split", ["1", "word " * 20, "1", "1"])
+    plan = make_plan(task, reasonings=[{"kind": "vote", "samples": 4}], decodings=["vanilla"])
+    trials = read_ledger(run(plan, tmp_path / "run", meter=meter).folder / "ledger.jsonl").trials
+    assert {t.question_id: (t.extracted, t.votes) for t in trials} == {
+        "q0": ("4", ("4", "5", "4")),
+        "q1": ("1", None),
+        "q2": ("9", (None, None, None, "9")),
+    }
+
+
+def test_a_vote_on_open_answers_is_refused(tmp_path: Path, meter: Meter) -> None:
+    plan = make_plan("starter-summarisation", reasonings=["vote"])
+    with pytest.raises(UserError, match="reasoning vote-3 cannot answer task starter-summarisation: no answer is"):
+        run(plan, tmp_path / "run", meter=meter)
+
+
 def test_the_way_out_that_is_told_leads_out(tmp_path: Path) -> None:
     tasks = [questions_task(tmp_path, ["a"], "plain"), "starter-maths"]
     plan = make_plan(tasks, reasonings=["direct", "cot"], exclude=[{"reasoning": "cot-256", "task": "plain"}])
@@ -75,6 +150,8 @@ def test_the_way_out_that_is_told_leads_out(tmp_path: Path) -> None:
         ("{kind: cot, max_new_tokens: 0}", "max_new_tokens"),
         ("{kind: cot, budget: 3}", "budget: unknown key; known: kind, max_new_tokens"),
         ("{kind: few_shot, examples: 0}", "examples"),
+        ("{kind: vote, samples: 0}", "samples"),
+        ("{kind: vote, of: vote}", "of"),
         ("{max_new_tokens: 3}", "the key 'kind' is missing"),
     ],
 )

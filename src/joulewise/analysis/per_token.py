@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from joulewise.analysis.cells import (
     Cell,
@@ -90,6 +91,7 @@ class CellCost:
     Args:
         key: which cell.
         prompt_tokens, output_tokens: sums over the ok Trials.
+        requests_per_answer: mean over the ok Trials: turns, and the samples of a vote; None without any.
         accuracy: share of correct answers; unknown where the task has no right and wrong.
         score: mean score, and ``metric`` its name.
         unscored: ok Trials whose answer nothing scores; they are not wrong.
@@ -102,6 +104,7 @@ class CellCost:
     key: CellKey
     prompt_tokens: int
     output_tokens: int
+    requests_per_answer: float | None
     accuracy: Quantity
     score: Quantity
     metric: str | None
@@ -151,6 +154,7 @@ def cell_cost(
         cell.key,
         int(cell.numbers("prompt_tokens").sum()),
         int(cell.numbers("output_tokens").sum()),
+        pc.mean(cell.rows["generation_count"]).as_py(),
         accuracy,
         _score(cell, sample),
         ", ".join(metrics) or None,

@@ -52,7 +52,7 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
     set_up_s: dict[str, float | None] = {}
     for cell in plan.cells():
         task, asked = questions[cell.task.label]
-        count = sum(len(task.turns(question)) for question in asked) * plan.repeats
+        count = sum(len(task.turns(question)) for question in asked) * plan.repeats * cell.reasoning.most_requests
         budget = plan.stop.tokens or cell.task.max_new_tokens or task.max_new_tokens
         tokens = cell.reasoning.settings(Request((), budget, plan.stop.rule == "fixed")).max_new_tokens
         size = estimate.model_size(cell.engine, on_gpu and cell.engine.device != "cpu")

@@ -4,8 +4,9 @@ from joulewise.reasoning.cot import Cot
 from joulewise.reasoning.direct import Direct
 from joulewise.reasoning.few_shot import FewShot
 from joulewise.reasoning.reasoning import Answer, Ask, Asked, Reasoning
+from joulewise.reasoning.vote import Vote
 
-REASONINGS: dict[str, type[Reasoning]] = {"direct": Direct, "few_shot": FewShot, "cot": Cot}
+REASONINGS: dict[str, type[Reasoning]] = {"direct": Direct, "few_shot": FewShot, "cot": Cot, "vote": Vote}
 """The registry: ``kind`` in a plan -> the spec's class. A new reasoning is one file and one line here."""
 
-__all__ = ["REASONINGS", "Answer", "Ask", "Asked", "Cot", "Direct", "FewShot", "Reasoning"]
+__all__ = ["REASONINGS", "Answer", "Ask", "Asked", "Cot", "Direct", "FewShot", "Reasoning", "Vote"]

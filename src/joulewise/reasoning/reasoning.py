@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,12 +27,17 @@ class Asked:
         examples: gives answered questions of the task that are not asked, each as what the user says and what is
             answered; a function, as reading them takes time.
         stated: the answer that a text with steps states, as a text to be scored; empty where it states none.
+        extract: the answer that a text gives, as the task's scorer finds it; None where it finds none. None itself for
+            tasks whose texts hold no such answer.
+        same: whether two such answers are equal.
     """
 
     turns: tuple[Turn, ...]
     stepwise: Turn | None = None
     examples: Callable[[], Sequence[Turn]] = tuple
     stated: Callable[[str], str] = lambda text: text
+    extract: Callable[[str], str | None] | None = None
+    same: Callable[[str, str], bool] = operator.eq
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +48,13 @@ class Answer:
         text: the text that is scored, that of the last turn.
         requests: the requests it made, in order.
         generations: their results, in the same order.
+        votes: what was extracted from each sample, where they were counted; None for a sample without an answer.
     """
 
     text: str
     requests: tuple[Request, ...]
     generations: tuple[Generation, ...]
+    votes: tuple[str | None, ...] | None = None
 
 
 class Reasoning(BaseModel, ABC):
@@ -63,6 +71,11 @@ class Reasoning(BaseModel, ABC):
     def label(self) -> str:
         """Short unique name within a grid."""
         return self.kind
+
+    @property
+    def most_requests(self) -> int:
+        """At most so many requests answer a turn."""
+        return 1
 
     def refuses(self, asked: Asked) -> str | None:
         """Why it cannot answer such a question, one clause about the task; None if it can."""

@@ -117,6 +117,11 @@ def _answers(section: Section, component: ComponentName, summary: Summary) -> Gr
             [c.energy_per_1000_output_tokens_wh for c in parts],
         ),
     ]
+    requests = [c.requests_per_answer for c in costs]
+    if any(mean not in (None, 1.0) for mean in requests):
+        columns.append(
+            Column("requests per answer", tuple(Shown("unknown" if m is None else figure(m)) for m in requests))
+        )
     prices = [part.price_per_1000_output_tokens for part in parts if part.price_per_1000_output_tokens is not None]
     if prices:
         columns.append(quantity_column(f"price per 1,000 output tokens{_currency(summary)}", prices))

@@ -58,11 +58,14 @@ class PromptTask:
 
     def asked(self, question: Question) -> Asked:
         """With steps where the task has a prompt for them and its scorer finds a stated answer in a text."""
-        asked = Asked(self.turns(question), examples=lambda: self._shown(question))
+        scorer = self.scorer
+        asked = Asked(
+            self.turns(question), examples=lambda: self._shown(question), extract=scorer.extract, same=scorer.same
+        )
         steps = self.stepwise(question)
-        if steps is None or self.scorer.stated is None:
+        if steps is None or scorer.stated is None:
             return asked
-        return replace(asked, stepwise=(Message("user", steps),), stated=self.scorer.stated)
+        return replace(asked, stepwise=(Message("user", steps),), stated=scorer.stated)
 
     def _shown(self, question: Question) -> tuple[Turn, ...]:
         pairs = self.examples(question)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 import unicodedata
 from collections.abc import Callable
@@ -32,6 +33,9 @@ class Scorer:
         unavailable: why this machine cannot score so, with the way out; None if it can.
         stated: the answer that a text with steps states, as a text that this scorer takes; empty where it states none.
             None where nothing can be told from the rest of a text.
+        extract: the answer that a text gives; None where it gives none. None itself where nothing is extracted that
+            could be compared with another answer.
+        same: whether two extracted answers are equal.
     """
 
     metric: str
@@ -40,6 +44,8 @@ class Scorer:
     modules: tuple[str, ...] = ()
     unavailable: Callable[[], str | None] = lambda: None
     stated: Callable[[str], str] | None = None
+    extract: Callable[[str], str | None] | None = None
+    same: Callable[[str, str], bool] = operator.eq
 
     def check_installed(self, task: str) -> None:
         """Make sure that scoring will not fail for want of a package or of a sandbox.
@@ -65,13 +71,15 @@ def score_math(reference: str, text: str) -> Score:
     """
     extracted = extract_math(text)
     right = canonical_reference(reference)
-    if extracted is None or right is None:
-        correct = False
-    elif _DECIMAL.fullmatch(extracted) and _DECIMAL.fullmatch(right):
-        correct = extracted == right
-    else:
-        correct = extracted == right or equal_in_value(right, extracted)
+    correct = extracted is not None and right is not None and same_value(right, extracted)
     return Score(float(correct), correct, extracted, "math_match", _not_found(extracted))
+
+
+def same_value(one: str, other: str) -> bool:
+    """Whether two answers of ``extract_math`` are equal in value."""
+    if one == other or (_DECIMAL.fullmatch(one) and _DECIMAL.fullmatch(other)):
+        return one == other
+    return equal_in_value(one, other)
 
 
 def score_letter(reference: str, text: str) -> Score:
@@ -92,9 +100,14 @@ def score_rouge(reference: str, text: str) -> Score:
 
 def score_exact(reference: str, text: str) -> Score:
     """1 where both texts are the same but for white space and case."""
-    extracted = _normalised(text)
+    extracted = extract_exact(text)
     correct = extracted == _normalised(reference)
-    return Score(float(correct), correct, extracted or None, "exact_match", _not_found(extracted or None))
+    return Score(float(correct), correct, extracted, "exact_match", _not_found(extracted))
+
+
+def extract_exact(text: str) -> str | None:
+    """The whole text without case and superfluous white space; None where nothing is left."""
+    return _normalised(text) or None
 
 
 def _not_found(extracted: str | None) -> str | None:
@@ -218,10 +231,22 @@ def _by_reference(score: Callable[[str, str], Score]) -> Callable[[Question, str
 
 
 SCORERS: dict[str, Scorer] = {
-    "math": Scorer("math_match", _by_reference(score_math), _math_fault, ("math_verify", "antlr4"), stated=stated_math),
-    "letter": Scorer("letter_match", _by_reference(score_letter), _letter_fault, stated=stated_letter),
+    "math": Scorer(
+        "math_match",
+        _by_reference(score_math),
+        _math_fault,
+        ("math_verify", "antlr4"),
+        stated=stated_math,
+        extract=extract_math,
+        same=same_value,
+    ),
+    "letter": Scorer(
+        "letter_match", _by_reference(score_letter), _letter_fault, stated=stated_letter, extract=extract_letter
+    ),
     "rouge": Scorer("rouge_l", _by_reference(score_rouge), _rouge_fault, ("rouge_score", "nltk")),
-    "exact": Scorer("exact_match", _by_reference(score_exact), _exact_fault, stated=stated_exact),
+    "exact": Scorer(
+        "exact_match", _by_reference(score_exact), _exact_fault, stated=stated_exact, extract=extract_exact
+    ),
     "code": Scorer(code_answer.METRIC, code_answer.score_code, code_answer.fault_of_tests, (), sandbox.unavailable),
 }
 """The registry: ``scorer`` of a custom task -> how it scores."""

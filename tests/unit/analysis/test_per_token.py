@@ -47,6 +47,22 @@ def test_costs_by_hand():
     assert gpu.energy_per_correct_answer_j.lower < 90.0 < gpu.energy_per_correct_answer_j.upper
 
 
+def test_joules_per_answer_hold_all_requests_of_an_answer():
+    # Two questions, voted on with 3 and 2 samples of 12 J each; one is right: 60 J a correct answer.
+    found = only(
+        [
+            row(question="q1", energy=[part("gpu", 36.0)], generation_count=3, output_tokens=30, correct=True),
+            row(question="q2", energy=[part("gpu", 24.0)], generation_count=2, output_tokens=20, correct=False),
+            row(question="q3", status="failed"),
+        ]
+    )
+    assert found.requests_per_answer == 2.5
+    gpu = found.component("gpu")
+    assert (gpu.energy_per_answer_j.value, gpu.energy_per_correct_answer_j.value) == pytest.approx((30.0, 60.0))
+    assert gpu.energy_per_output_token_j.value == pytest.approx(1.2)
+    assert only([row(status="failed")]).requests_per_answer is None
+
+
 def test_the_meters_gain_and_offset_widen_absolute_joules():
     # 50 J a Trial, gain 2 % (1 J) and offset 0.5 J: u = 1.5 / 50 = 3 %;
     # ends 5 * exp(+-1.959964 * 0.03) = 5.30280, 4.71449

@@ -49,6 +49,18 @@ def test_every_figure_of_the_grids_is_in_both(summary):
                     assert all(latex.escaped(line) in tex for line in latex._wrapped(piece or ""))
 
 
+def test_a_vote_s_requests_stand_in_its_own_table():
+    energy = [part("gpu", 1.0)]
+    counts = [3, 2, 3, 2, 2]
+    rows = [row(question=f"q{i}", energy=energy, generation_count=1, score_note="no answer found") for i in range(5)]
+    rows += [row(question=f"q{i}", energy=energy, generation_count=n, reasoning="vote-3") for i, n in enumerate(counts)]
+    summary = summarise(table(rows))
+    direct, vote = ({g.title: g for g in grids(s, summary)}["Answers, speed and watt-hours"] for s in sections(summary))
+    assert "requests per answer" not in direct.columns
+    assert vote.rows[0].figures[vote.columns.index("requests per answer")].main == "2.40"
+    assert any("5 x no answer found" in note for note in direct.notes)
+
+
 def test_modelled_figures_are_marked_and_the_mark_is_explained(summary):
     for text, mark, after in (
         (markdown.render(summary), "†", r" \("),
