@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from joulewise.engines.engine import Generation, Message, Request
-from joulewise.reasoning import Asked, Cot, Direct, FewShot
-from joulewise.reasoning.reasoning import without_thinking
+from joulewise.reasoning import Asked, Budget, Cot, Direct, FewShot, Vote
+from joulewise.reasoning.reasoning import Answer, without_thinking
+from joulewise.tasks.math_answer import extract_math, stated_math
 
 
 class Scripted:
@@ -114,3 +115,54 @@ def test_few_shot_shows_the_first_examples_as_earlier_turns() -> None:
 )
 def test_few_shot_refuses_a_task_with_too_few_examples(there: int, wanted: int, reason: str | None) -> None:
     assert FewShot(examples=wanted).refuses(replace(ASKED, examples=lambda: EXAMPLES[:there])) == reason
+
+
+COUNTED = replace(ASKED, stated=stated_math, extract=extract_math)
+
+
+SHORT = Request((), 16, seed=3)
+
+
+def budget(texts: list[str], template: Request = SHORT, **more: int) -> tuple[Answer, list[Request]]:
+    reasoning = Budget.model_validate(more)
+    ask = Scripted(texts)
+    return reasoning.answer(COUNTED, reasoning.settings(template), ask), ask.asked
+
+
+def test_steps_within_their_budget_that_state_an_answer_are_all() -> None:
+    answer, asked = budget(["3 + 4. The answer is 7."], tokens=64)
+    assert asked == [Request(user("How many? Step by step."), 64, seed=3)]
+    assert (answer.text, answer.requests) == ("Answer: 7", tuple(asked))
+
+
+@pytest.mark.parametrize(
+    ("steps", "begun"),
+    [
+        ("First 3, and th", "First 3, and th\n\nThe answer is"),
+        ("", "\n\nThe answer is"),
+        ("<think>\nFirst 3\n", "<think>\nFirst 3\n</think>\n\nThe answer is"),
+        ("<think>3</think>Well.", "<think>3</think>Well.\n\nThe answer is"),
+    ],
+)
+def test_steps_without_an_answer_are_closed_and_the_model_goes_on(steps: str, begun: str) -> None:
+    answer, asked = budget([steps, " 7 apples."], tokens=64, answer_tokens=9)
+    assert asked[1] == Request((*user("How many? Step by step."), Message("assistant", begun)), 9, seed=3)
+    assert (answer.text, answer.requests) == ("Answer: 7", tuple(asked))
+    assert [g.text for g in answer.generations] == [steps, " 7 apples."]
+
+
+@pytest.mark.parametrize(("last", "text"), [("7", "Answer: 7"), ("", ""), (" not known", "")])
+def test_the_answer_after_a_close_must_be_one(last: str, text: str) -> None:
+    assert budget(["Hm", last])[0].text == text
+
+
+def test_a_fixed_length_is_not_closed() -> None:
+    answer, asked = budget(["Hm"], Request((), 16, ignore_eos=True))
+    assert (answer.text, [r.max_new_tokens for r in asked]) == ("", [16])
+
+
+def test_a_budget_has_its_label_and_needs_steps() -> None:
+    assert (Budget(tokens=64).label, Budget(answer_tokens=9).label) == ("budget-64", "budget-256-9")
+    assert Budget().refuses(TALK) == "it has no prompt that asks for steps"
+    assert Budget().refuses(COUNTED) is None
+    assert Vote(samples=5, of=Budget()).most_requests == 10

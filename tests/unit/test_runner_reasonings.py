@@ -150,6 +150,7 @@ def test_the_way_out_that_is_told_leads_out(tmp_path: Path) -> None:
         ("{kind: cot, max_new_tokens: 0}", "max_new_tokens"),
         ("{kind: cot, budget: 3}", "budget: unknown key; known: kind, max_new_tokens"),
         ("{kind: few_shot, examples: 0}", "examples"),
+        ("{kind: budget, tokens: 0}", "tokens"),
         ("{kind: vote, samples: 0}", "samples"),
         ("{kind: vote, of: vote}", "of"),
         ("{max_new_tokens: 3}", "the key 'kind' is missing"),

@@ -1,12 +1,19 @@
 """How is it thought out? Specs that turn a question into Requests and Generations into one answer."""
 
+from joulewise.reasoning.budget import Budget
 from joulewise.reasoning.cot import Cot
 from joulewise.reasoning.direct import Direct
 from joulewise.reasoning.few_shot import FewShot
 from joulewise.reasoning.reasoning import Answer, Ask, Asked, Reasoning
 from joulewise.reasoning.vote import Vote
 
-REASONINGS: dict[str, type[Reasoning]] = {"direct": Direct, "few_shot": FewShot, "cot": Cot, "vote": Vote}
+REASONINGS: dict[str, type[Reasoning]] = {
+    "direct": Direct,
+    "few_shot": FewShot,
+    "cot": Cot,
+    "budget": Budget,
+    "vote": Vote,
+}
 """The registry: ``kind`` in a plan -> the spec's class. A new reasoning is one file and one line here."""
 
-__all__ = ["REASONINGS", "Answer", "Ask", "Asked", "Cot", "Direct", "FewShot", "Reasoning", "Vote"]
+__all__ = ["REASONINGS", "Answer", "Ask", "Asked", "Budget", "Cot", "Direct", "FewShot", "Reasoning", "Vote"]

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from joulewise.engines.engine import Request
+from joulewise.reasoning.budget import Budget
 from joulewise.reasoning.cot import Cot
 from joulewise.reasoning.direct import Direct
 from joulewise.reasoning.few_shot import FewShot
@@ -38,9 +39,12 @@ class Vote(Reasoning):
     kind: Literal["vote"] = "vote"
     samples: int = Field(3, ge=1)
     of: Annotated[
-        Direct | FewShot | Cot,
+        Direct | FewShot | Cot | Budget,
         Field(discriminator="kind"),
-        BeforeValidator(_by_name, json_schema_input_type=Direct | FewShot | Cot | Literal["direct", "few_shot", "cot"]),
+        BeforeValidator(
+            _by_name,
+            json_schema_input_type=Direct | FewShot | Cot | Budget | Literal["direct", "few_shot", "cot", "budget"],
+        ),
     ] = Direct()
     temperature: float = Field(0.7, gt=0.0)
     early_stop: bool = True

@@ -12,7 +12,7 @@ from joulewise.errors import ContextLengthError, UserError
 
 
 def encode(target: Loaded, messages: Sequence[Message]) -> Any:
-    """The prompt's token ids, shape ``(1, tokens)``, on the CPU.
+    """The prompt's token ids, shape ``(1, tokens)``, on the CPU. Of a last message of the assistant, the model goes on.
 
     Raises:
         UserError: the chat template refuses the messages, or nothing is left of them.
@@ -21,18 +21,17 @@ def encode(target: Loaded, messages: Sequence[Message]) -> Any:
     if tokenizer.chat_template and not target.encoder_decoder:
         from jinja2 import TemplateError
 
-        unfinished = messages[-1].role == "assistant"
+        # What the model has begun follows as it is: templates rewrite its messages, and some drop its <think> block.
+        said = messages[:-1] if len(messages) > 1 and messages[-1].role == "assistant" else messages
+        begun = "".join(m.content for m in messages[len(said) :])
         try:
             text = tokenizer.apply_chat_template(
-                [{"role": m.role, "content": m.content} for m in messages],
-                tokenize=False,
-                add_generation_prompt=not unfinished,
-                continue_final_message=unfinished,
+                [{"role": m.role, "content": m.content} for m in said], tokenize=False, add_generation_prompt=True
             )
         except TemplateError as error:
             roles = ", ".join(m.role for m in messages)
             raise UserError(f"The chat template of {target.name} refuses the roles {roles}: {error}.") from error
-        ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+        ids = tokenizer(text + begun, add_special_tokens=False, return_tensors="pt")["input_ids"]
     else:
         text = "\n\n".join(m.content for m in messages)
         ids = tokenizer(text, return_tensors="pt")["input_ids"]

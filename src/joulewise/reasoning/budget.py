@@ -1,0 +1,60 @@
+"""Budget: steps up to a number of tokens, then the answer, if need be by force."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from pydantic import Field
+
+from joulewise.engines.engine import Message, Request
+from joulewise.reasoning.reasoning import Answer, Ask, Asked, Reasoning, without_thinking
+
+CLOSE = "The answer is"
+"""Behind the steps, for the model to go on from; as in the second prompt of Kojima et al., 2022 (arXiv 2205.11916)."""
+
+
+class Budget(Reasoning):
+    """Chain of thought under a budget: steps that stated no answer are closed, and the model goes on with the answer.
+
+    Args:
+        tokens: at most so many output tokens for the steps.
+        answer_tokens: at most so many more for an answer that the steps did not state.
+    """
+
+    kind: Literal["budget"] = "budget"
+    tokens: int = Field(256, ge=1)
+    answer_tokens: int = Field(16, ge=1)
+
+    @property
+    def label(self) -> str:
+        return f"budget-{self.tokens}" + (f"-{self.answer_tokens}" if self.answer_tokens != 16 else "")
+
+    @property
+    def most_requests(self) -> int:
+        return 2
+
+    def refuses(self, asked: Asked) -> str | None:
+        return "it has no prompt that asks for steps" if asked.stepwise is None else None
+
+    def settings(self, template: Request) -> Request:
+        # Under the stop rule `fixed` every answer is as long as the plan says.
+        return template if template.ignore_eos else replace(template, max_new_tokens=self.tokens)
+
+    def answer(self, asked: Asked, template: Request, ask: Ask) -> Answer:
+        assert asked.stepwise is not None
+        thinking = replace(template, messages=asked.stepwise)
+        steps = ask(thinking)
+        stated = asked.stated(without_thinking(steps.text))
+        if stated or template.ignore_eos:
+            return Answer(stated, (thinking,), (steps,))
+        end = "\n</think>" if "<think>" in steps.text and "</think>" not in steps.text else ""
+        begun = Message("assistant", f"{steps.text.rstrip()}{end}\n\n{CLOSE}")
+        closing = replace(thinking, messages=(*asked.stepwise, begun), max_new_tokens=self.answer_tokens)
+        last = ask(closing)
+        return Answer(asked.stated(f"{CLOSE}{_apart(last.text)}"), (thinking, closing), (steps, last))
+
+
+def _apart(text: str) -> str:
+    """A text with a space before it: some tokenizers drop that of a first token."""
+    return text if text[:1].isspace() else f" {text}"
