@@ -67,7 +67,7 @@ class Scorer:
 def score_math(reference: str, text: str) -> Score:
     """1 where the number or expression found in ``text`` (see ``extract_math``) equals the reference in value.
 
-    Of two decimals the digits decide; of anything else math-verify, with a time limit.
+    Of two numbers the digits decide; of anything else math-verify, with a time limit.
     """
     extracted = extract_math(text)
     right = canonical_reference(reference)
@@ -77,7 +77,7 @@ def score_math(reference: str, text: str) -> Score:
 
 def same_value(one: str, other: str) -> bool:
     """Whether two answers of ``extract_math`` are equal in value."""
-    if one == other or (_DECIMAL.fullmatch(one) and _DECIMAL.fullmatch(other)):
+    if one == other or (_NUMBER.fullmatch(one) and _NUMBER.fullmatch(other)):
         return one == other
     return equal_in_value(one, other)
 
@@ -114,7 +114,8 @@ def _not_found(extracted: str | None) -> str | None:
     return "no answer found" if extracted is None else None
 
 
-_DECIMAL = re.compile(r"-?\d+(?:\.\d+)?")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+|/\d+)?")
+"""As ``extract_math`` writes one: a fraction only where its decimals do not end, and then in lowest terms."""
 _STANDALONE = r"(?<![\w'’+#&@/.\-])([A-D])(?![\w\u0300-\u036f+#&@/\-]|['’.]\w)"
 _SOLE_LETTER = re.compile(r"[^\w+#]*([A-D])[^\w+#]*", re.IGNORECASE)
 _STATEMENT = re.compile(

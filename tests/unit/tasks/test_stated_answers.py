@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from test_custom_task import YAML, write
 from joulewise.errors import UserError
 from joulewise.tasks import open_task
 from joulewise.tasks.math_answer import extract_math, stated_math
-from joulewise.tasks.scorers import SCORERS, extract_letter, stated_exact, stated_letter
+from joulewise.tasks.scorers import SCORERS, extract_letter, same_value, stated_exact, stated_letter
 
 
 @pytest.mark.parametrize(
@@ -73,6 +75,18 @@ def test_what_is_stated_is_stated_for_good(text: str) -> None:
         assert stated is not None
         once = stated(text)
         assert stated(once) == once
+
+
+@given(st.fractions(max_denominator=60), st.fractions(max_denominator=60), st.integers(1, 9), st.integers(1, 9))
+def test_numbers_that_samples_give_are_equal_in_value_without_math_verify(
+    one: Fraction, other: Fraction, by: int, then: int
+) -> None:
+    texts = [f"{x.numerator * n}/{x.denominator * n}" for x, n in ((one, by), (other, then))]
+    found = [extract_math(f"The answer is {text}.") for text in texts]
+    assert found[0] is not None
+    assert found[1] is not None
+    with patch("joulewise.tasks.scorers.equal_in_value", side_effect=AssertionError):
+        assert same_value(found[0], found[1]) == (one == other)
 
 
 def test_a_task_s_own_prompt_for_steps(tmp_path: Path) -> None:
