@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from joulewise.engines.engine import Generation, Message, Request
-from joulewise.reasoning import Asked, Budget, Cot, Direct, FewShot, Vote
+from joulewise.reasoning import Asked, Budget, Cot, Direct, FewShot
 from joulewise.reasoning.reasoning import Answer, without_thinking
 from joulewise.tasks.math_answer import extract_math, stated_math
 
@@ -165,4 +165,4 @@ def test_a_budget_has_its_label_and_needs_steps() -> None:
     assert (Budget(tokens=64).label, Budget(answer_tokens=9).label) == ("budget-64", "budget-256-9")
     assert Budget().refuses(TALK) == "it has no prompt that asks for steps"
     assert Budget().refuses(COUNTED) is None
-    assert Vote(samples=5, of=Budget()).most_requests == 10
+    assert Budget(tokens=64).most_tokens(Request((), 8, ignore_eos=True)) == (8,)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from joulewise.engines.engine import Generation, Message, Request, Sampling
-from joulewise.reasoning import Answer, Asked, Cot, Direct, FewShot, Vote
+from joulewise.reasoning import Answer, Asked, Budget, Cot, Direct, FewShot, Vote
 from joulewise.reasoning.vote import settled, winner
 
 VOTES = st.lists(st.none() | st.integers(0, 3), max_size=9)
@@ -154,14 +154,15 @@ def test_a_vote_of_thought_out_samples() -> None:
 @pytest.mark.parametrize(
     ("reasoning", "label", "most"),
     [
-        (Vote(), "vote-3", 3),
-        (Vote(samples=10, early_stop=False), "vote-10-all", 10),
-        (Vote(samples=5, of=Cot(max_new_tokens=90), temperature=1.0), "vote-5-cot-90-t1", 5),
-        (Vote(of=FewShot(examples=2)), "vote-3-few-shot-2", 3),
+        (Vote(), "vote-3", (16,) * 3),
+        (Vote(samples=4, early_stop=False), "vote-4-all", (16,) * 4),
+        (Vote(samples=2, of=Cot(max_new_tokens=90), temperature=1.0), "vote-2-cot-90-t1", (90, 90)),
+        (Vote(of=FewShot(examples=2)), "vote-3-few-shot-2", (16,) * 3),
+        (Vote(samples=2, of=Budget(tokens=64)), "vote-2-budget-64", (64, 16, 64, 16)),
     ],
 )
-def test_labels_and_requests(reasoning: Vote, label: str, most: int) -> None:
-    assert (reasoning.label, reasoning.most_requests) == (label, most)
+def test_labels_and_limits(reasoning: Vote, label: str, most: tuple[int, ...]) -> None:
+    assert (reasoning.label, reasoning.most_tokens(reasoning.settings(Request((), 16)))) == (label, most)
 
 
 @pytest.mark.parametrize(

@@ -52,16 +52,18 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
     set_up_s: dict[str, float | None] = {}
     for cell in plan.cells():
         task, asked = questions[cell.task.label]
-        count = sum(len(task.turns(question)) for question in asked) * plan.repeats * cell.reasoning.most_requests
         budget = plan.stop.tokens or cell.task.max_new_tokens or task.max_new_tokens
-        tokens = cell.reasoning.settings(Request((), budget, plan.stop.rule == "fixed")).max_new_tokens
+        template = cell.reasoning.settings(Request((), budget, plan.stop.rule == "fixed"))
+        limits = cell.reasoning.most_tokens(template)
+        turns = sum(len(task.turns(question)) for question in asked) * plan.repeats
+        count = turns * len(limits)
         size = estimate.model_size(cell.engine, on_gpu and cell.engine.device != "cpu")
         seconds = None
         if size is not None:
             step_s = estimate.seconds_per_token(size, on_gpu and cell.engine.device != "cpu", bandwidth_b_s)
             cost = estimate.relative_cost(cell.decoding, cell.engine.draft, size.layers)
-            seconds = count * tokens * step_s * cost
-        rows.append({"cell": cell.cell_id, "generations": count, "max_new_tokens": tokens, "estimate_s": seconds})
+            seconds = turns * sum(limits) * step_s * cost
+        rows.append({"cell": cell.cell_id, "generations": count, "max_new_tokens": max(limits), "estimate_s": seconds})
         set_up_s[cell.engine.label] = SET_UP_S + 2 * plan.idle_baseline_s
     whole = estimate.total({r["cell"]: r["estimate_s"] for r in rows} | set_up_s)
     result = {

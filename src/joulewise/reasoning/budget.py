@@ -30,16 +30,16 @@ class Budget(Reasoning):
     def label(self) -> str:
         return f"budget-{self.tokens}" + (f"-{self.answer_tokens}" if self.answer_tokens != 16 else "")
 
-    @property
-    def most_requests(self) -> int:
-        return 2
-
     def refuses(self, asked: Asked) -> str | None:
         return "it has no prompt that asks for steps" if asked.stepwise is None else None
 
     def settings(self, template: Request) -> Request:
         # Under the stop rule `fixed` every answer is as long as the plan says.
         return template if template.ignore_eos else replace(template, max_new_tokens=self.tokens)
+
+    def most_tokens(self, template: Request) -> tuple[int, ...]:
+        limits = super().most_tokens(template)
+        return limits if template.ignore_eos else (*limits, self.answer_tokens)
 
     def answer(self, asked: Asked, template: Request, ask: Ask) -> Answer:
         assert asked.stepwise is not None

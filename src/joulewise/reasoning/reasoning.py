@@ -72,11 +72,6 @@ class Reasoning(BaseModel, ABC):
         """Short unique name within a grid."""
         return self.kind
 
-    @property
-    def most_requests(self) -> int:
-        """At most so many requests answer a turn."""
-        return 1
-
     def refuses(self, asked: Asked) -> str | None:
         """Why it cannot answer such a question, one clause about the task; None if it can."""
         return None
@@ -84,6 +79,10 @@ class Reasoning(BaseModel, ABC):
     def settings(self, template: Request) -> Request:
         """The plan's token budget and sampling as this reasoning changes them."""
         return template
+
+    def most_tokens(self, template: Request) -> tuple[int, ...]:
+        """The token limits of all requests that there may be to answer a turn, by a template with its ``settings``."""
+        return (template.max_new_tokens,)
 
     @abstractmethod
     def answer(self, asked: Asked, template: Request, ask: Ask) -> Answer:

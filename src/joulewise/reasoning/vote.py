@@ -60,10 +60,6 @@ class Vote(Reasoning):
             parts.append("all")
         return "-".join(parts)
 
-    @property
-    def most_requests(self) -> int:
-        return self.samples * self.of.most_requests
-
     def refuses(self, asked: Asked) -> str | None:
         if asked.extract is None:
             return "no answer is extracted from its texts that votes could be counted of"
@@ -71,6 +67,9 @@ class Vote(Reasoning):
 
     def settings(self, template: Request) -> Request:
         return self.of.settings(replace(template, sampling=replace(template.sampling, temperature=self.temperature)))
+
+    def most_tokens(self, template: Request) -> tuple[int, ...]:
+        return self.of.most_tokens(template) * self.samples
 
     def answer(self, asked: Asked, template: Request, ask: Ask) -> Answer:
         assert asked.extract is not None
