@@ -73,11 +73,13 @@ def savings(run: str) -> str:
 
 def answers(run: str) -> str:
     """Joules per answer of a recorded run, and what the answers are worth."""
-    rows = ["| task | engine | decoding | GPU J per output token | GPU J per answer | correct |"]
+    rows = ["| task | engine | decoding | GPU J per output token | GPU J per answer | correct, or score |"]
     rows += ["| --- | --- | --- | --- | --- | --- |"]
     for cost in _summary(run).costs:
         gpu = cost.component("gpu")
-        worth = _quantity(cost.accuracy) if cost.accuracy.value is not None else "not judged"
+        worth = _quantity(cost.accuracy)
+        if cost.accuracy.value is None:
+            worth = "not judged" if cost.score.value is None else f"{_quantity(cost.score)} ({cost.metric})"
         energy = f"{_quantity(gpu.energy_per_output_token_j)} | {_quantity(gpu.energy_per_answer_j)}"
         rows.append(f"| {cost.key.task} | {cost.key.engine} | {cost.key.decoding} | {energy} | {worth} |")
     return "\n".join(rows)

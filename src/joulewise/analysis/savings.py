@@ -72,7 +72,7 @@ def saving(vanilla: Cell | None, method: Cell) -> Saving:
         method: the decoding's cell.
     """
     if vanilla is None:
-        return _nothing(method, "the grid has no vanilla cell to compare with")
+        return _nothing(method, "there is no vanilla Trial to compare with (not planned, not run yet, or left out)")
     if not vanilla.rows.num_rows:
         return _nothing(method, "no vanilla Trial succeeded")
     if not method.rows.num_rows:

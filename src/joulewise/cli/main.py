@@ -78,6 +78,8 @@ BROKEN_PIPE = 128 + signal.SIGPIPE
 
 def main() -> None:
     """Run the command line; a person's mistake ends with one sentence and exit code 2."""
+    # Threads of torch that spin while they wait for each other stand still where another program takes a core.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         try:
             app()

@@ -25,6 +25,17 @@ def shipped_for(model: str, kind: ShippedKind) -> str | None:
     return f"{PREFIX}{kind}" if model == "default" else None
 
 
+def shipped_fault(name: str, model: str, kind: ShippedKind) -> str | None:
+    """Why a shipped head or draft cannot serve, one sentence; None if it can, or for a name of any other form."""
+    if not name.startswith(PREFIX) or name.removeprefix(PREFIX) not in get_args(ShippedKind):
+        return None  # what is not shipped at all is told where it is opened
+    if model != "default":
+        return f"{name} was trained for the default model and drafts for no other: name one of {model}'s own"
+    if name != f"{PREFIX}{kind}":
+        return f"{name} stands where {PREFIX}{kind} belongs: name that, or leave it out, since it is taken by itself"
+    return None
+
+
 def shipped_folder(name: str) -> Path | None:
     """The folder of a shipped head or draft; None for a name of any other form.
 

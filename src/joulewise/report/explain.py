@@ -57,7 +57,9 @@ def no_answers(summary: Summary) -> str | None:
 def _nothing(section: Section) -> str:
     decodings = {cost.key.decoding for cost in section.costs}
     if VANILLA not in decodings:
-        return "Nothing to explain: the grid has no vanilla to hold its decodings against."
+        return (
+            "Nothing to explain: no Trial of vanilla is there to compare with (not planned, not run yet, or left out)."
+        )
     if decodings == {VANILLA}:
         return "Nothing to explain: vanilla is the only decoding, and it does not speculate."
     return "Nothing to explain: no decoding that speculates has an answer beside vanilla's."
@@ -90,6 +92,8 @@ def explanation(found: Explanation) -> str:
     words = [f"needs {' and '.join(needs).replace(' to', ' tokens a round to', 1)}"] if needs else []
     words += [f"cannot save {' or '.join(never)} with any number of tokens a round"] if never else []
     sentence = f"{', '.join(words)}, reaches {figure(time.length.value)}: {_effects(told)}"
+    if time.needed.upper is not None and time.needed.upper < 1.0:
+        sentence += "; but a round holds a plain step and cannot take less: other work disturbed the times"
     if energy.verdict is None:
         why = (
             "its joules are modelled, not measured" if energy.needed.provenance == "modelled" else energy.needed.reason

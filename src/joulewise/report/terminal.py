@@ -63,6 +63,13 @@ def print_result(summary: Summary, file: IO[str] | None = None) -> None:
         name = f", {section.engine}, {section.reasoning}" if len(found) > 1 else ""
         console.print()
         console.print(Text(f"Result{name}: {' '.join(results(section))}"))
+    for run in summary.runs if found and not summary.without_polluted else ():
+        if run.polluted > run.ok / 2:
+            _note(
+                console,
+                f"Other processes used the CPU during {run.polluted:,} of {run.ok:,} Trials: the times, and all that "
+                "follows from them, may be theirs. Run it again on a quiet machine.",
+            )
 
 
 def print_explanation(summary: Summary, file: IO[str] | None = None) -> None:

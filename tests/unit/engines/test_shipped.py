@@ -38,6 +38,27 @@ def folder_of(kind: str) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(
+    ("spec", "decoding", "message"),
+    [
+        (
+            NativeSpec(model="other"),
+            Medusa(head="shipped:medusa"),
+            "trained for the default model and drafts for no other",
+        ),
+        (NativeSpec(model="other", draft="shipped:draft"), CoGA(), "name one of other's own"),
+        (TransformersSpec(model="other", draft="shipped:draft"), CoGA(), "name one of other's own"),
+        (NativeSpec(model="default", draft="shipped:eagle3"), CoGA(), "stands where shipped:draft belongs"),
+        (NativeSpec(model="default"), Medusa(head="shipped:eagle2"), "stands where shipped:medusa belongs"),
+    ],
+)
+def test_what_it_was_not_made_for_is_refused_before_loading(
+    spec: NativeSpec | TransformersSpec, decoding: CoGA | Medusa, message: str
+) -> None:
+    engine = NativeEngine(spec) if isinstance(spec, NativeSpec) else TransformersEngine(spec)
+    assert message in (engine.refuses(decoding) or "")
+
+
 # The files
 
 

@@ -64,6 +64,11 @@ def test_what_saves_both_needs_nothing() -> None:
     )
 
 
+def test_a_round_that_costs_less_than_a_plain_step_is_told_to_be_disturbed() -> None:
+    assert "other work disturbed the times" in told(VANILLA, answers("coga-5", 0.005, 3.0, tau=2.0))
+    assert "disturbed" not in told(VANILLA, answers("coga-5", 0.018, 7.0, tau=2.0))
+
+
 def test_a_cheaper_draft_and_an_acceptance_that_is_out_of_reach() -> None:
     rows = answers("coga-2", 0.035, 7.0, tau=2.0, size=2)
     for one in rows:
@@ -116,7 +121,10 @@ def test_the_best_size_is_told() -> None:
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
-        (PARADOX, "Nothing to explain: the grid has no vanilla to hold its decodings against."),
+        (
+            PARADOX,
+            "Nothing to explain: no Trial of vanilla is there to compare with (not planned, not run yet, or left out).",
+        ),
         (VANILLA, "Nothing to explain: vanilla is the only decoding, and it does not speculate."),
         (VANILLA + failed(PARADOX), "Nothing to explain: no decoding that speculates has an answer beside vanilla's."),
     ],

@@ -80,7 +80,7 @@ def test_few_questions_have_values_and_a_reason_for_no_interval():
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([row("coga-5", "q1")], "no vanilla cell"),
+        ([row("coga-5", "q1")], "no vanilla Trial to compare with"),
         ([row("vanilla", "q1", status="failed", error="boom", output_tokens=0)], "1 x boom"),
         (
             [row("vanilla", "q1", status="failed", error=None), row("coga-5", "q1", energy=[part("gpu", None)])],
@@ -94,6 +94,14 @@ def test_few_questions_have_values_and_a_reason_for_no_interval():
 )
 def test_what_is_unknown_says_why(rows, words):
     assert words in " ".join(printed(table(rows)).split())
+
+
+@pytest.mark.parametrize(("polluted", "told"), [(6, True), (4, False)])
+def test_the_result_says_that_most_of_it_was_disturbed(polluted: int, told: bool):
+    rows = [row(d, f"q{i}", polluted=2 * i < polluted) for i in range(4) for d in ("vanilla", "coga-5")]
+    out = io.StringIO()
+    print_result(summarise(table(rows)), out)
+    assert (f"used the CPU during {polluted} of 8 Trials" in " ".join(out.getvalue().split())) == told
 
 
 def test_the_result_names_the_engine_where_there_are_several():

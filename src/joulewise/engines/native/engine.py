@@ -10,7 +10,7 @@ from joulewise.decoding import Eagle2, Eagle3, Medusa, Vanilla
 from joulewise.decoding.spec import Decoding
 from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Request
 from joulewise.engines.native.drafters import CHAINS, DRAFTERS
-from joulewise.engines.shipped import shipped_for
+from joulewise.engines.shipped import shipped_fault, shipped_for
 from joulewise.engines.spec import RANDOM_HEAD, HeadKind, NativeSpec
 from joulewise.engines.transformers.info import draft_fault
 from joulewise.engines.transformers.quantisation import require_packages
@@ -39,6 +39,8 @@ class NativeEngine:
                 f"{decoding.label} needs a head, and neither the decoding nor the engine {self._spec.label} names one: "
                 f"set `head`, or `heads: {{{decoding.kind}: ...}}` of the engine, to a hub name, a folder or a file"
             )
+        if head is not None and (reason := shipped_fault(head[0], self._spec.model, head[1])):
+            return reason
         if head is not None and head[0] == RANDOM_HEAD and decoding.synthetic is None:
             return (
                 f"the head `{RANDOM_HEAD}` of {decoding.label} guesses at random, to measure a head's work: set "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from joulewise.decoding.spec import Decoding
 from joulewise.engines.engine import EngineInfo
-from joulewise.engines.shipped import shipped_for
+from joulewise.engines.shipped import PREFIX, shipped_fault, shipped_for
 from joulewise.engines.spec import ModelSpec
 from joulewise.engines.transformers.quantisation import libraries, parameters
 
@@ -34,6 +34,8 @@ def draft_fault(spec: ModelSpec, decoding: Decoding) -> str | None:
             f"{decoding.label} needs a draft model, and neither the decoding nor the engine {spec.label} names one: "
             "set `draft` to a hub name, a folder or first-layers:N"
         )
+    if draft and draft.startswith(PREFIX) and (reason := shipped_fault(draft, spec.model, "draft")):
+        return reason
     if draft and draft.startswith("first-layers:") and not re.fullmatch(r"first-layers:[1-9]\d*", draft):
         return f"draft {draft!r} is not of the form first-layers:N with N from 1"
     if draft and draft.startswith("first-layers:") and spec.draft_quantisation != "none":
