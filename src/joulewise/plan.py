@@ -190,7 +190,7 @@ class Target(PlanPart):
 class SamplingSpec(PlanPart):
     """How the next token is chosen. ``temperature`` 0 is greedy."""
 
-    temperature: float = Field(0.0, ge=0.0)
+    temperature: float = Field(0.0, ge=0.0, allow_inf_nan=False)
     top_p: float = Field(1.0, gt=0.0, le=1.0)
     top_k: int = Field(0, ge=0)
 

@@ -82,6 +82,7 @@ def test_faults_name_line_and_field_and_the_way_out(old: str, new: str, line: in
     [
         ("1.5", "synthetic_acceptance: input should be less than or equal to 1 (found 1.5)"),
         ("half", "synthetic_acceptance: input should be a valid number, unable to parse string as a number"),
+        ("true", "synthetic_acceptance: it is no switch: give a rate from 0 to 1"),
         ("[0.9, 1.5]", "synthetic_acceptance[1]: input should be less than or equal to 1 (found 1.5)"),
         ("[0.5, 0.9]", "synthetic_acceptance: a token is accepted only where the one before it is"),
     ],

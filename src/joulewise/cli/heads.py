@@ -235,6 +235,8 @@ def train(
         feature_weight=feature_weight,
     )
     texts_folder = data or out / "data"
+    if is_there(out):
+        raise UserError(f"{out} holds texts, and a head would lie among them: name another --out.")
     if data is not None and not is_there(data):
         raise UserError(f"{data} holds no texts: write some with `joulewise heads data {target} --out {data}`.")
     enough = data is not None or (is_there(texts_folder) and open_texts(texts_folder).answer_tokens >= tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -53,6 +53,13 @@ class CanBeSynthetic(Decoding):
     """
 
     synthetic_acceptance: Share | tuple[Share, ...] | None = None
+
+    @field_validator("synthetic_acceptance", mode="before")
+    @classmethod
+    def _no_switch(cls, rates: Any) -> Any:
+        if isinstance(rates, bool):
+            raise ValueError("it is no switch: give a rate from 0 to 1, or a list of shares of rounds")
+        return rates
 
     @field_validator("synthetic_acceptance")
     @classmethod

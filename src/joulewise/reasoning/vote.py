@@ -46,7 +46,7 @@ class Vote(Reasoning):
             json_schema_input_type=Direct | FewShot | Cot | Budget | Literal["direct", "few_shot", "cot", "budget"],
         ),
     ] = Direct()
-    temperature: float = Field(0.7, gt=0.0)
+    temperature: float = Field(0.7, gt=0.0, allow_inf_nan=False)
     early_stop: bool = True
 
     @property

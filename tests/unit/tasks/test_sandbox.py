@@ -149,7 +149,8 @@ def test_it_runs_from_a_thread_with_blocked_signals_and_ends_on_time() -> None:
 
 
 _VICTIM = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 from joulewise.tasks.sandbox import Limits, run_python
 program = '''
 import os, signal, time
