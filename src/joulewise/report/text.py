@@ -199,6 +199,8 @@ def results(section: Section) -> list[str]:
     ]
     if paradox:
         told.append(f"Faster, and yet costing energy: {', '.join(paradox)}.")
+    if any(verdict(s.gpu if section.component == "gpu" else s.total) == "modelled" for s in section.savings):
+        told.append("Modelled energy can prove neither a saving nor a cost.")
     return told
 
 
@@ -215,7 +217,7 @@ def _meaning(decoding: str, savings: list[Saving], section: Section) -> str:
         "saves energy": f"saves {name}",
         "costs energy": f"costs {name}",
         "cannot tell": f"cannot tell whether it saves or costs {name}",
-        "modelled": f"{name} modelled, which can prove neither a saving nor a cost",
+        "modelled": f"{name} modelled",
         "unknown": f"{name} unknown",
     }
     groups: dict[tuple[str, str], list[tuple[str, Gamma, Gamma]]] = {}

@@ -54,7 +54,7 @@ def test_names_are_never_cut(sample):
 def test_a_machine_without_a_gpu_says_unknown_once():
     flat = " ".join(printed(sample_run(6, gpu=False)).split())
     assert "GPU energy γ_GPU: unknown (no GPU was metered here)." in flat
-    assert "modelled, which can prove neither a saving nor a cost" in flat
+    assert "Modelled energy can prove neither a saving nor a cost." in flat
     assert "saves energy" not in flat
     assert "costs energy" not in flat
 
