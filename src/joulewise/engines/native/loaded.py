@@ -143,18 +143,7 @@ class LoadedEngine:
             raise out_of_memory(f"{len(requests)} texts of {loaded.name} ({decoding.label})", str(device)) from error
         end_s = time.monotonic()
         return tuple(
-            Generation(
-                text=text,
-                token_ids=one.tokens,
-                prompt_tokens=prompt.shape[1],
-                finish_reason=one.finish_reason,
-                start_s=start_s,
-                end_s=end_s,
-                first_token_s=one.first_token_s,
-                wasted_tokens=one.wasted_tokens,
-                rounds=() if isinstance(decoding, Vanilla) else one.rounds,
-                phases_s=None,  # they are the batch's
-            )
+            _generation(decoding, prompt, one, text, (start_s, end_s), None)  # phases are the batch's
             for text, one, prompt in zip(texts, together, prompts, strict=True)
         )
 
@@ -178,18 +167,7 @@ class LoadedEngine:
         phases_s = dict(decoded.phases_s)
         # What the loop did not see: the prompt's tokens and the output's text.
         phases_s["host"] = phases_s.get("host", 0.0) + max(end_s - start_s - sum(phases_s.values()), 0.0)
-        return Generation(
-            text=text,
-            token_ids=decoded.tokens,
-            prompt_tokens=prompt.shape[1],
-            finish_reason=decoded.finish_reason,
-            start_s=start_s,
-            end_s=end_s,
-            first_token_s=decoded.first_token_s,
-            wasted_tokens=decoded.wasted_tokens,
-            rounds=() if isinstance(decoding, Vanilla) else decoded.rounds,
-            phases_s=phases_s,
-        )
+        return _generation(decoding, prompt, decoded, text, (start_s, end_s), phases_s)
 
     def _decode(
         self,
@@ -257,6 +235,29 @@ def _require_one_scale(loaded: Loaded, prompt: int, new: int) -> None:
             f"({prompt} prompt tokens, {new} new ones, and up to {WIDTHS[-1]} for a draft): the engine `native` does "
             "not read it again there; shorten the question, lower max_new_tokens, or use the engine `transformers`."
         )
+
+
+def _generation(
+    decoding: Decoding,
+    prompt: torch.Tensor,
+    decoded: Decoded,
+    text: str,
+    between_s: tuple[float, float],
+    phases_s: dict[str, float] | None,
+) -> Generation:
+    start_s, end_s = between_s
+    return Generation(
+        text=text,
+        token_ids=decoded.tokens,
+        prompt_tokens=prompt.shape[1],
+        finish_reason=decoded.finish_reason,
+        start_s=start_s,
+        end_s=end_s,
+        first_token_s=decoded.first_token_s,
+        wasted_tokens=decoded.wasted_tokens,
+        rounds=() if isinstance(decoding, Vanilla) else decoded.rounds,
+        phases_s=phases_s,
+    )
 
 
 def _rule(decoding: Decoding, seed: int, device: torch.device) -> Rule:

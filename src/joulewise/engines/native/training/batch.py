@@ -9,6 +9,7 @@ from torch import Tensor
 
 from joulewise.engines.native.accept import Chooser
 from joulewise.engines.native.cache import KV
+from joulewise.engines.native.loop import until_the_end
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.session import BUCKET, Capture, cuda_graph
 
@@ -56,11 +57,7 @@ def write_batch(
         run()
         written.append(steps.advance())
         done |= torch.isin(written[-1], last)
-    return [_until_the_end(row, ends) for row in torch.stack(written, dim=1).tolist()]
-
-
-def _until_the_end(tokens: list[int], ends: Collection[int]) -> list[int]:
-    return tokens[: next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))]
+    return [row[: until_the_end(row, limit, ends)] for row in torch.stack(written, dim=1).tolist()]
 
 
 class _Steps:
