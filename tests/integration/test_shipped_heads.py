@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from joulewise.engines.native.drafters import Parts, make_drafter
 from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle3, random_medusa
 from joulewise.engines.native.loop import decode
 from joulewise.engines.native.model import DecoderModel
+from joulewise.engines.shipped import shipped_folder
 from joulewise.engines.spec import NativeSpec, TransformersSpec
 from joulewise.engines.transformers import TransformersEngine
 from joulewise.engines.transformers.drafts import open_draft
@@ -59,7 +61,12 @@ def test_the_results_say_what_drafted(opened: tuple[NativeEngine, EngineInfo]) -
     drafts = opened[1].drafts
     for decoding in DECODINGS:
         kind = "draft" if decoding.needs_draft else decoding.kind
-        assert drafts[decoding.label].startswith(f"shipped:{kind}, "), decoding.label
+        note = drafts[decoding.label]
+        assert note.startswith(f"shipped:{kind}, "), decoding.label
+        folder = shipped_folder(f"shipped:{kind}")
+        assert folder is not None
+        trained = json.loads((folder / "recipe.json").read_bytes())["parameters_trained"]
+        assert f" {trained:,} parameters" in note  # what the target lends is not counted
 
 
 @pytest.mark.parametrize("decoding", DECODINGS, ids=lambda decoding: decoding.label)

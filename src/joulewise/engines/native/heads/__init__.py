@@ -67,7 +67,8 @@ def build(checkpoint: Checkpoint, target: DecoderModel, family: Family | None = 
         head = Eagle3Head(checkpoint, target, taps)
     else:
         head = (MedusaHead if checkpoint.family == "medusa" else Eagle2Head)(checkpoint, target)
-    count = sum(parameter.numel() for parameter in head.parameters())
+    lent = () if "lm_head.weight" in checkpoint.stored else ("lm_head.",)  # rows of the target's matrix
+    count = sum(part.numel() for name, part in head.named_parameters() if not name.startswith(lent))
     hashed = checkpoint.sha256
     head.note = f"{checkpoint.name}, {TITLES[checkpoint.family]} head, {count:,} parameters"
     head.note += "" if hashed is None else f", sha256 {hashed[:16]}"
