@@ -8,6 +8,7 @@ from joulewise.analysis.curves import TERMS, Points
 
 PLANTED = {
     "request": 2.0,
+    "request_shared": 5.0,
     "token": 0.1,
     "token_shared": 0.9,
     "token_root_shared": 0.3,

@@ -164,6 +164,8 @@ class Trial(Record):
         other_cpu_cores: cores' worth of CPU time that other processes used meanwhile; None if not known.
         polluted: whether that was above the plan's limit.
         attempt: 0, or the number of the rerun that replaces an earlier polluted Trial.
+        running: of a sweep's Trial: so many requests ran side by side, batch after batch, and all of its generations
+            are alike (as many prompt and output tokens each); None: requests ran one after the other.
     """
 
     kind: Literal["trial"] = "trial"
@@ -198,6 +200,7 @@ class Trial(Record):
     votes: tuple[str | None, ...] | None = None
     other_cpu_cores: float | None = None
     polluted: bool = False
+    running: Annotated[int, Field(ge=1)] | None = None
 
     _ends_after_start = field_validator("end_s")(_not_before_start)
 

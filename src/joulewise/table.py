@@ -75,6 +75,7 @@ SCHEMA = pa.schema(
         ("score_note", pa.string()),
         ("other_cpu_cores", pa.float64()),
         ("polluted", pa.bool_()),
+        ("running", pa.int32()),
         ("check_status", pa.string()),
         ("check_first_difference", pa.int64()),
         ("check_gap", pa.float64()),
@@ -96,6 +97,7 @@ SCHEMA = pa.schema(
 ``prefill_s`` and ``<component>_prefill_j`` go up to the first token; ``<component>_prefill_edges_j`` is the latter's
 standard uncertainty, gain and offset apart. They, and ``phase_<phase>_s`` (``PHASES``), are sums over a Trial's
 generations, null where one of these does not tell.
+``running``: of a sweep's Trial: how many of its generations, all alike, ran side by side; else null.
 """
 
 

@@ -63,8 +63,9 @@ def run_points(
 ) -> RunPoints:
     """The points of one engine and decoding of a run.
 
-    Each Trial ran alone, so the load is 1 in all of them. Trials of several requests (votes, turns) are left out: their
-    ledger line tells the sums of their tokens alone.
+    A Trial of a sweep holds batches of equal requests, and its point is one of these, at the load of its batches. Other
+    Trials ran alone, at a load of 1; those of several requests (votes, turns) are left out: their ledger line tells the
+    sums of their tokens alone.
 
     Args:
         table: one run.
@@ -90,7 +91,7 @@ def run_points(
     _require_measured(rows, component)
 
     notes = []
-    single = pc.equal(rows["generation_count"], 1)
+    single = pc.or_(pc.equal(rows["generation_count"], 1), rows["running"].is_valid())
     wanted = [(single, "of several requests (votes or turns)")]
     wanted.append(
         (pc.greater(pc.fill_null(rows[f"{component}_energy_j"], 0.0), 0.0), "of no joules that could be read")
@@ -111,16 +112,19 @@ def run_points(
     def numbers(name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
         return np.asarray(pc.cast(rows[name], pa.float64()).to_numpy(), dtype=np.float64)
 
-    energy = numbers(f"{component}_energy_j")
-    own, gain, offset = (np.nan_to_num(numbers(f"{component}_{name}_j")) for name in ("independent", "gain", "offset"))
+    requests = numbers("generation_count")
+    energy = numbers(f"{component}_energy_j") / requests
+    own, gain, offset = (
+        np.nan_to_num(numbers(f"{component}_{name}_j")) / requests for name in ("independent", "gain", "offset")
+    )
     notes.append(
         f"one Trial's joules are known to {np.median(own / energy) * 100:.2g} % (median; the meter's own part)"
     )
     units = list(zip(rows["question_id"].to_pylist(), rows["question_hash"].to_pylist(), strict=True))
     points = Points(
-        numbers("prompt_tokens"),
-        numbers("output_tokens"),
-        np.ones(rows.num_rows),
+        numbers("prompt_tokens") / requests,
+        numbers("output_tokens") / requests,
+        np.nan_to_num(numbers("running"), nan=1.0),
         energy,
         unit_codes(units)[0].astype(np.int64),
         float((gain + offset).sum() / energy.sum()),

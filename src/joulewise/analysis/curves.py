@@ -1,11 +1,12 @@
 """Joules as a function of prompt tokens p, output tokens o and running requests B, for one model on one device.
 
-    J(p, o, B) = [request + o (a + b/B + c/sqrt(B)) + d p + e p^2 + f o (p + o/2)] x s(B)
+    J(p, o, B) = [r + q/B + o (a + b/B + c/sqrt(B)) + d p + e p^2 + f o (p + o/2)] x s(B)
 
 A decode step reads the weights and draws idle power once for all B requests that run, so b is shared over the load; c
-is what is shared in part (experts, small kernels, a card that fills up). Prefill (d, e) and attention over the context
-(f: the i-th output token looks at p + i tokens) are each request's own. No coefficient is below 0. s(B) is a smooth
-correction near 1, fitted to what the terms leave over from load to load; docs/curves.md judges it.
+is what is shared in part (experts, small kernels, a card that fills up). So is q, where prompts are read together.
+Prefill (d, e) and attention over the context (f: the i-th output token looks at p + i tokens) are each request's own.
+No coefficient is below 0. s(B) is a smooth correction near 1, fitted to what the terms leave over from load to load;
+docs/curves.md judges it.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class Term:
 
 
 REQUEST = Term("request", "J", "each request", lambda p, o, b: np.ones_like(p))
+REQUEST_SHARED = Term("request_shared", "J", "each request, shared over B", lambda p, o, b: 1 / b)
 TOKEN = Term("token", "J", "each output token", lambda p, o, b: o)
 SHARED = Term("token_shared", "J", "each output token, shared over B", lambda p, o, b: o / b)
 ROOT = Term("token_root_shared", "J", "each output token, shared over sqrt(B)", lambda p, o, b: o / np.sqrt(b))
@@ -66,7 +68,7 @@ PROMPT = Term("prompt_token", "J", "each prompt token", lambda p, o, b: p)
 SQUARE = Term("prompt_token_squared", "J", "each prompt token, squared", lambda p, o, b: p * p)
 ATTENTION = Term("attention", "J", "each output token, by token of context", lambda p, o, b: o * (p + o / 2))
 TERMS: Mapping[str, Term] = MappingProxyType(
-    {term.name: term for term in (REQUEST, TOKEN, SHARED, ROOT, PROMPT, SQUARE, ATTENTION)}
+    {term.name: term for term in (REQUEST, REQUEST_SHARED, TOKEN, SHARED, ROOT, PROMPT, SQUARE, ATTENTION)}
 )
 
 
@@ -270,7 +272,7 @@ def form_for(points: Points) -> Form:
                 f"which the longest is {_LEAST_SPAN:g} times the shortest or more"
             )
     loads = len(np.unique(points.running))
-    shares = (TOKEN, SHARED, ROOT)[: min(loads, 3)]
+    shares = ((TOKEN,), (REQUEST_SHARED, TOKEN, SHARED), (REQUEST_SHARED, TOKEN, SHARED, ROOT))[min(loads, 3) - 1]
     return Form((REQUEST, *shares, PROMPT, SQUARE, ATTENTION), freedom=4.0 if loads >= 3 else 0.0)
 
 
@@ -308,6 +310,25 @@ def fit_curve(points: Points, form: Form | None = None, *, by: str = "question",
     region = Region(*(_ends(v) for v in (points.prompt_tokens, points.output_tokens, points.running)))
     left = residuals(points, fitted)
     return Curve(coefficients, correction, held_out(points, form, by=by), spread(np.abs(fitted)), left, region)
+
+
+def unsure(points: Points, at: tuple[Floats, Floats, Floats], replicates: int = 100) -> Floats:
+    """How far predictions scatter over bootstrap samples of the units: relative standard deviations.
+
+    Args:
+        points: what was measured.
+        at: p, o and B of what is predicted, each of shape ``(n,)``.
+        replicates: bootstrap samples.
+
+    Raises:
+        UserError: points that cannot carry a curve.
+    """
+    _require_some(points)
+    form = form_for(points)
+    _, codes = np.unique(points.unit, return_inverse=True)
+    drawn = _bootstrap(_relative(points, form), codes, replicates)
+    told = drawn @ np.stack([term.column(*at) for term in form.terms])
+    return np.asarray(told.std(axis=0) / np.maximum(told.mean(axis=0), 1e-300), dtype=np.float64)
 
 
 def held_out(points: Points, form: Form, *, by: str = "question") -> HeldOut:

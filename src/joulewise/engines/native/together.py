@@ -112,6 +112,7 @@ def decode_together(
     ends: Collection[int],
     lot: Lot | None = None,
     capture: Capture | None = None,
+    rows: Rows | None = None,
 ) -> tuple[Decoded, ...]:
     """Generate from several prompts at once, greedily; each text is what it would be alone.
 
@@ -123,13 +124,14 @@ def decode_together(
         ends: the tokens that end an output.
         lot: accepts drafted tokens in place of the target.
         capture: how a round's forward is captured; None: as a CUDA graph on a GPU, elsewhere not at all.
+        rows: with room for these texts; None: the model's, or new ones.
 
     Returns:
         One for each prompt; ``phases_s`` is of all of them together, the same in each.
     """
     watch = Stopwatch(model.device)
     capacity = max(len(p) + limit for p, limit in zip(prompts, limits, strict=True)) + chains.most + 2
-    rows = open_rows(model, len(prompts), capacity, capture)
+    rows = rows or open_rows(model, len(prompts), capacity, capture)
     last = rows.prefill(prompts)
     roots: list[int] = model.head(last).argmax(dim=-1).tolist()
     first_token_s = time.monotonic()
@@ -155,7 +157,7 @@ def decode_together(
         if lot is not None:
             forced = torch.cat([lot.depth() for _ in texts])
         span = rows.span(max(map(len, texts)) + drafted.shape[1])
-        told = rows.run((nodes.shape[1], span), partial(_judged, rows, span), nodes, before, counted, forced)
+        told = _round(rows, span, nodes, before, counted, forced)
         watch.mark("verify")
         verdicts = told.tolist()  # the round's one wait
         watch.mark("accept")
@@ -183,6 +185,18 @@ def decode_together(
         )
         for text, start, its, waste in zip(texts, starts, rounds, wasted, strict=True)
     )
+
+
+def prepare_rows(rows: Rows, first: int, last: int) -> None:
+    """Capture what vanilla rounds need from one length to another, in tokens. The rows must hold no text yet."""
+    zeros = torch.zeros(rows.texts, dtype=torch.long, device=rows.model.device)
+    for span in sorted({rows.span(tokens) for tokens in (*range(first, last, BUCKET), last)}):
+        _round(rows, span, zeros[:, None], zeros, zeros, zeros - 1)
+
+
+def _round(rows: Rows, span: int, nodes: Tensor, before: Tensor, counts: Tensor, forced: Tensor) -> Tensor:
+    """``_judged``, captured."""
+    return rows.run((nodes.shape[1], span), partial(_judged, rows, span), nodes, before, counts, forced)
 
 
 def _judged(rows: Rows, span: int, nodes: Tensor, before: Tensor, counts: Tensor, forced: Tensor) -> Tensor:
