@@ -1,8 +1,18 @@
-"""How well do operating curves tell what was not measured? On 838 points of H100 and B200 that others measured.
+"""How well do operating curves tell what was not measured?
 
-The data is the ML.ENERGY leaderboard's table of LLM inference (J per output token by model, GPU, GPU count, task and
-batch limit B). It has neither prompt lengths nor joules of single requests, so only the load's part of a curve can be
-judged. Held out are, one at a time, the points of every curve of at least 5 points: interior ones, and ends apart.
+    python benchmarks/curves.py [--data FOLDER] [--json FILE]
+    python benchmarks/curves.py --sweep smollm2|1b|8b|tiny --out RUN [--minutes 1.5] [--points 60] [--resume]
+                                [--prompt 32,7168] [--output 1,1024] [--load 1,8] [--json FILE]
+    python benchmarks/curves.py --fit RUN [--json FILE]
+
+The first on 838 points of H100 and B200 that others measured. The second measures a sweep by the native engine: of
+SmolLM2-135M-Instruct (real weights), or of the shapes of Llama-3.2-1B and 3.1-8B (random weights, so energy alone is
+real). The third fits a sweep that was measured.
+
+The first one's data is the ML.ENERGY leaderboard's table of LLM inference (J per output token by model, GPU, GPU count,
+task and batch limit B). It has neither prompt lengths nor joules of single requests, so only the load's part of a curve
+can be judged. Held out are, one at a time, the points of every curve of at least 5 points: interior ones, and ends
+apart.
 """
 
 from __future__ import annotations
@@ -21,9 +31,27 @@ from typing import Any
 
 import numpy as np
 
-from joulewise.analysis.curves import ROOT, SHARED, TOKEN, Form, Points, Term, held_out_errors, spread
+from joulewise.analysis.curve_points import run_points
+from joulewise.analysis.curves import (
+    ROOT,
+    SHARED,
+    TOKEN,
+    Curve,
+    Form,
+    Points,
+    Term,
+    fit_curve,
+    form_for,
+    held_out_errors,
+    spread,
+)
+from joulewise.analysis.design import Box
 from joulewise.analysis.intervals import Floats
+from joulewise.decoding import Decoding
+from joulewise.engines.engine import EngineInfo
 from joulewise.errors import JoulewiseError, UserError
+from joulewise.ledger import load
+from joulewise.report.curve import describe, predict
 
 FILE = "leaderboard-v3-llm.csv"
 PARALLEL = ("num_gpus", "tensor_parallel", "expert_parallel", "data_parallel")
@@ -32,6 +60,10 @@ SIZES = ("total_params_billions", "activated_params_billions")
 NUMBERS = ("max_num_seqs", "energy_per_token_joules", "num_gpus", *SIZES)
 LEAST_POINTS = 5
 AIM_MEDIAN, AIM_P90 = 0.025, 0.09
+SWEPT_MEDIAN, SWEPT_P90 = 0.03, 0.08
+TOLD = ((512, 128, 1), (512, 128, 8), (2048, 512, 1), (2048, 512, 8), (6144, 64, 4))
+"""Requests (p, o, B) of which average and marginal joules are told."""
+
 SPLITS = 100
 
 
@@ -243,19 +275,149 @@ def table(got: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+class ShapeEngine:
+    """The native engine on a shape of `benchmarks/decode.py`, with random weights. See ``SweepEngine``."""
+
+    def __init__(self, shape: str, spec: Any) -> None:
+        self._shape, self._spec = shape, spec
+        self._model: Any = None
+
+    def load(self, _: Sequence[Decoding]) -> EngineInfo:
+        """Build it on the GPU, where there is one."""
+        import torch
+        from decode import build
+
+        from joulewise.engines.native.model import DecoderModel
+        from joulewise.engines.transformers.info import engine_info
+
+        loaded = build(self._shape, "cuda" if torch.cuda.is_available() else "cpu", 0)
+        self._model = DecoderModel(loaded)
+        return engine_info(self._spec, loaded, (), {}, ("random weights: the text is meaningless",))
+
+    def given(self, capacity: int) -> Any:
+        """Batches of it."""
+        from joulewise.engines.native.given import Given
+
+        assert self._model is not None
+        return Given(self._model, capacity)
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._model = None
+
+
+def _ends(text: str) -> tuple[int, int]:
+    low, high = map(int, text.split(","))
+    return low, high
+
+
+def measure(args: argparse.Namespace) -> None:
+    """Sweep a model into a run folder."""
+    from joulewise.cli.progress import show_progress
+    from joulewise.energy import discover
+    from joulewise.engines import open_engine
+    from joulewise.engines.spec import NativeSpec
+    from joulewise.sweep import SweepEngine, sweep
+
+    box = Box(*map(_ends, (args.prompt, args.output, args.load)))
+    real = args.sweep == "smollm2"
+    spec = NativeSpec(model="default" if real else f"random-{args.sweep}")
+    engine: Any = open_engine(spec) if real else ShapeEngine(args.sweep, spec)
+    kept: SweepEngine = engine
+    with discover() as meter, show_progress() as on_progress:
+        sweep(
+            kept,
+            spec,
+            box,
+            args.out,
+            meter=meter,
+            points=args.points,
+            minutes=args.minutes,
+            resume=args.resume,
+            on_progress=on_progress,
+        )
+
+
+def judge_sweep(folder: Path) -> tuple[dict[str, Any], str]:
+    """What is recorded of a sweep, and the same for people."""
+    table = load(folder)
+    found = run_points(table)
+    curve, origin, points = fit_curve(found.points, by="point"), found.origin, found.points
+    errors, inside = held_out_errors(points, form_for(points))
+    got = curve.held_out.inside
+    met = got.median is not None and got.p90 is not None and got.median <= SWEPT_MEDIAN and got.p90 <= SWEPT_P90
+    at = zip(points.prompt_tokens, points.output_tokens, points.running, points.energy_j, errors, inside, strict=True)
+    names = ("prompt_tokens", "output_tokens", "running", "energy_j", "held_out_error", "inside")
+    rows: list[dict[str, Any]] = [dict(zip(names, (v.item() for v in row), strict=True)) for row in at]
+    record = {
+        "aim": {"median": SWEPT_MEDIAN, "p90": SWEPT_P90},
+        "aim_met": met,
+        "origin": asdict(origin),
+        "curve": asdict(curve),
+        "told": [told(curve, *request) for request in TOLD],
+        "measured_s": float(np.sum(table.arrow["duration_s"].to_numpy())),
+        "points": rows,
+    }
+    lines = [describe(curve, origin, (*table.warnings, *found.notes)).rstrip(), ""]
+    for request in TOLD:
+        lines.append(predict(curve, *request).rstrip())
+    worst = sorted(rows, key=lambda point: -abs(point["held_out_error"]))[:8]
+    lines += [
+        "",
+        "Held out, the worst: "
+        + ", ".join(
+            f"{w['prompt_tokens']:.0f},{w['output_tokens']:.0f},{w['running']:.0f}: {w['held_out_error']:+.1%}"
+            for w in worst
+        ),
+    ]
+    aim = f"Aim {SWEPT_MEDIAN:.0%} / {SWEPT_P90:.0%} of points within the others' ranges: {'met' if met else 'MISSED'}"
+    return record, "\n".join([*lines, aim])
+
+
+def told(curve: Curve, p: float, o: float, b: float) -> dict[str, Any]:
+    """A request's joules: in all, on average, at the margin, and of successive output tokens."""
+    whole = curve.energy_j(p, o, b)
+    return {
+        "request": [p, o, b],
+        "energy_j": whole,
+        "per_output_token_j": whole / o,
+        "per_token_j": whole / (p + o),
+        "another_prompt_token_j": curve.prompt_token_j(p, o, b),
+        "another_request_j": curve.another_request_j(p, o, b),
+        "output_token_j": {str(i): curve.output_token_j(p, i, b) for i in (1, o // 2, o)},
+    }
+
+
 def main() -> int:
     """Print the table; 1 where the aim is missed, 2 where there is no data."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sweep", choices=("smollm2", "1b", "8b", "tiny"), help="measure this model")
+    parser.add_argument("--fit", type=Path, metavar="RUN", help="fit this sweep")
+    parser.add_argument("--out", type=Path, metavar="RUN", help="of --sweep: the run folder")
+    parser.add_argument("--minutes", type=float, help="of --sweep: measure no longer, loading apart")
+    parser.add_argument("--points", type=int, default=60, help="of --sweep: at most")
+    parser.add_argument("--resume", action="store_true", help="of --sweep: go on in --out")
+    parser.add_argument("--prompt", default="32,7168", help="of --sweep: the least and the most tokens")
+    parser.add_argument("--output", default="1,1024", help="of --sweep: likewise")
+    parser.add_argument("--load", default="1,8", help="of --sweep: requests side by side")
     parser.add_argument("--data", type=Path, default=Path("../shared/data/ml-energy"), help=f"the folder of {FILE}")
     parser.add_argument("--json", type=Path, help="write the record here")
     args = parser.parse_args()
     start = time.perf_counter()
     try:
-        got = judge(args.data)
+        if args.sweep is not None:
+            if args.out is None:
+                raise UserError("--sweep needs --out, the folder to measure into")
+            measure(args)
+        if args.sweep is not None or args.fit is not None:
+            got, text = judge_sweep(args.fit or args.out)
+        else:
+            got = judge(args.data)
+            text = table(got)
     except JoulewiseError as error:
         print(f"curves.py: {error}", file=sys.stderr)
         return 2
-    print(table(got))
+    print(text)
     print(f"({time.perf_counter() - start:.0f} s)")
     if args.json is not None:
         args.json.parent.mkdir(parents=True, exist_ok=True)

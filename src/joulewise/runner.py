@@ -7,7 +7,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -269,20 +269,7 @@ class _Session:
 
     def _record_environment(self, label: str, info: EngineInfo) -> None:
         self.infos[label] = info
-        now = json.loads(json.dumps(describe(self.meter, self.infos)))  # as it is read back: lists for tuples
-        file = self.out.path / "environment.json"
-        if file.exists():
-            before = read_json(file)
-            changed = differences(before, now)
-            if changed:
-                raise UserError(
-                    f"{self.out.path}: the run was started on another set-up ({', '.join(changed)} differ), and "
-                    "cells measured on two set-ups cannot be compared; go on where it was started, or start anew"
-                )
-            known = {e["label"] for e in before["engines"]}
-            now = before | {"engines": before["engines"] + [e for e in now["engines"] if e["label"] not in known]}
-        now["planned_trials"] = len(self.jobs)
-        self.out.write_json("environment.json", now)
+        record_environment(self.out, self.meter, self.infos, len(self.jobs))
 
     def _warm_up(self, engine: Engine, decodings: Sequence[Decoding], stop: threading.Event) -> None:
         request = Request((Message("user", "Count from one to twenty in words."),), max_new_tokens=16)
@@ -312,7 +299,7 @@ class _Session:
                 "provenance": part.provenance,
                 "devices_w": _mean_powers(window, part.source_ids),
                 "duration_s": window.duration_s,
-                "measured_at": _now(),
+                "measured_at": utc_now(),
             }
             for part in window.energy.components
         ]
@@ -332,7 +319,7 @@ class _Session:
     def _measure(self, engine: Engine, job: Job, attempt: int) -> Trial:
         cell, question = job.cell, job.question
         task = self.questions[cell.task.label][0]
-        started_at, cpu_before = _now(), cpu_use()
+        started_at, cpu_before = utc_now(), cpu_use()
         answer, error = None, None
         with self.meter.window() as window:
             try:
@@ -377,7 +364,7 @@ class _Session:
         return trial.model_copy(
             update={
                 "generations": tuple(
-                    GenerationRecord.of(g, _token_hash(g), keep_text, self._prefill(g)) for g in answer.generations
+                    GenerationRecord.of(g, token_hash(g), keep_text, self._prefill(g)) for g in answer.generations
                 ),
                 "score": score.value,
                 "correct": score.correct,
@@ -470,6 +457,30 @@ class _Session:
         return LosslessCheck("not_checked", note="the output could not be made again as it was")
 
 
+def record_environment(
+    out: RunFolder, meter: Meter, infos: Mapping[str, EngineInfo], planned_trials: int | None
+) -> None:
+    """Write ``environment.json``, or add to it.
+
+    Raises:
+        UserError: the run was started on another set-up.
+    """
+    now = json.loads(json.dumps(describe(meter, infos)))  # as it is read back: lists for tuples
+    file = out.path / "environment.json"
+    if file.exists():
+        before = read_json(file)
+        changed = differences(before, now)
+        if changed:
+            raise UserError(
+                f"{out.path}: the run was started on another set-up ({', '.join(changed)} differ), and "
+                "cells measured on two set-ups cannot be compared; go on where it was started, or start anew"
+            )
+        known = {e["label"] for e in before["engines"]}
+        now = before | {"engines": before["engines"] + [e for e in now["engines"] if e["label"] not in known]}
+    now["planned_trials"] = planned_trials
+    out.write_json("environment.json", now)
+
+
 def _seed(plan_seed: int, question_id: str, repeat: int) -> int:
     """The same for all decodings of a question, so that pairs are fair; another for every repeat."""
     return int.from_bytes(hashlib.sha256(f"{plan_seed}/{question_id}/{repeat}".encode()).digest()[:4], "big")
@@ -485,9 +496,11 @@ def _mean_powers(window: Window, source_ids: Iterable[str]) -> dict[str, float]:
     return powers_w
 
 
-def _token_hash(generation: Generation) -> str:
+def token_hash(generation: Generation) -> str:
+    """SHA-256 (16 hex digits) of the output tokens."""
     return hashlib.sha256(",".join(map(str, generation.token_ids)).encode()).hexdigest()[:16]
 
 
-def _now() -> str:
+def utc_now() -> str:
+    """The wall clock, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

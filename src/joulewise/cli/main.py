@@ -23,6 +23,7 @@ from joulewise.cli.meter import MeterCommand, meter
 from joulewise.cli.report import report
 from joulewise.cli.run import run
 from joulewise.cli.schema import schema
+from joulewise.cli.sweep import sweep
 from joulewise.errors import JoulewiseError
 
 app = typer.Typer(
@@ -58,6 +59,7 @@ app.command("run", short_help="Run a plan, Trial by Trial, into a run folder.")(
 app.command("report", short_help="Show what runs cost, as tables and as a page.")(report)
 app.command("explain", short_help="Tell why a decoding saves time or energy or not.")(explain)
 app.command("curve", short_help="Fit joules as a function of tokens and load, and predict with it.")(curve)
+app.command("sweep", short_help="Measure what a curve needs: few points over tokens and load.")(sweep)
 app.command("compare", short_help="Compare two runs, and fail if the change costs more joules.")(compare)
 app.command("export", short_help="Write runs as tables: Parquet or CSV.")(export)
 app.add_typer(heads, name="heads", short_help="Train draft heads and draft models, and check them.")

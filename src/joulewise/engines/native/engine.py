@@ -17,6 +17,7 @@ from joulewise.engines.transformers.quantisation import require_packages
 from joulewise.errors import UserError
 
 if TYPE_CHECKING:
+    from joulewise.engines.native.given import Given
     from joulewise.engines.native.loaded import LoadedEngine
 
 
@@ -82,6 +83,17 @@ class NativeEngine:
         if len({request.ignore_eos for request in requests}) > 1:
             raise UserError("Several texts at once end by one rule: set the same ignore_eos for all.")
         return self._ready(decoding).generate_together(requests, decoding) if requests else ()
+
+    def given(self, capacity: int) -> Given:
+        """Batches of prompts of random tokens, decoded by vanilla: for a sweep, where lengths are all that matters.
+
+        Args:
+            capacity: prompt and output tokens of the longest request.
+
+        Raises:
+            ContextLengthError: layers that do not see so far back.
+        """
+        return self._ready(Vanilla()).given(capacity)
 
     def check_lossless(
         self, request: Request, decoding: Decoding, reference: Sequence[int], output: Sequence[int]

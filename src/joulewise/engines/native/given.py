@@ -32,6 +32,8 @@ class Given:
     def __init__(self, model: DecoderModel, capacity: int) -> None:
         self._model, self._capacity = model, capacity + 2
         self._rows: dict[int, Rows] = {}
+        with torch.inference_mode():
+            open_session(model, self._capacity)  # a larger one captures again what the last one had
 
     def batch(self, running: int, prompt_tokens: int, output_tokens: int) -> Callable[[], tuple[Generation, ...]]:
         """Requests that are ready to run side by side: what they need is captured, and all kernels ran once.

@@ -16,6 +16,7 @@ from joulewise.engines.native.checkpoints import Family
 from joulewise.engines.native.draft import Draft
 from joulewise.engines.native.drafters import CHAINS, Parts, make_drafter
 from joulewise.engines.native.engine import head_of
+from joulewise.engines.native.given import Given
 from joulewise.engines.native.heads import Head, open_head, published_taps, taps_of
 from joulewise.engines.native.heads.gate import Gate
 from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle3, random_medusa
@@ -146,6 +147,11 @@ class LoadedEngine:
             _generation(decoding, prompt, one, text, (start_s, end_s), None)  # phases are the batch's
             for text, one, prompt in zip(texts, together, prompts, strict=True)
         )
+
+    def given(self, capacity: int) -> Given:
+        """See ``NativeEngine.given``."""
+        _require_window(self.target, capacity)
+        return Given(self.target, capacity)
 
     def generate(self, request: Request, decoding: Decoding) -> Generation:
         """See ``Engine.generate``."""

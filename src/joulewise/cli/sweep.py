@@ -1,0 +1,157 @@
+"""``joulewise sweep``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from joulewise.cli.named_file import named_file
+from joulewise.errors import UserError
+
+if TYPE_CHECKING:
+    from joulewise.analysis.design import Box, Point
+    from joulewise.engines.spec import NativeSpec
+    from joulewise.runner import RunResult
+    from joulewise.sweep import SweepEngine
+
+WAIT_S = 1.0
+"""Preparations of a point and the meter's wait after it."""
+TOKENS_A_STEP = {False: 8.0, True: 500.0}
+"""Prompt tokens that are read in the time of a step, without and with a GPU; rough."""
+
+
+def sweep(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="default, a hub name, a folder or a GGUF file, as in a plan.")
+    ],
+    out: Annotated[str, typer.Option("--out", "-o", metavar="DIR", help="The run folder, for `joulewise curve`.")],
+    prompts: Annotated[
+        str, typer.Option("--prompt", metavar="LEAST,MOST", help="Prompt tokens of a request.")
+    ] = "32,7168",
+    outputs: Annotated[
+        str, typer.Option("--output", metavar="LEAST,MOST", help="Output tokens of a request.")
+    ] = "1,1024",
+    loads: Annotated[
+        str,
+        typer.Option(
+            "--load", metavar="LEAST,MOST", help="Requests side by side: these, and the powers of two between."
+        ),
+    ] = "1,8",
+    points: Annotated[int, typer.Option("--points", metavar="N", help="Points in all; 12 at least.")] = 40,
+    minutes: Annotated[
+        float | None,
+        typer.Option("--minutes", metavar="M", help="Measure no longer than this, the model's loading apart."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the points' places and order.")] = 0,
+    dtype: Annotated[str, typer.Option("--dtype", metavar="TYPE", help="As in a plan.")] = "auto",
+    quantisation: Annotated[str, typer.Option("--quantisation", metavar="KIND", help="As in a plan.")] = "none",
+    device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")] = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in --out.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the first points and an estimate of time; measure nothing.")
+    ] = False,
+) -> None:
+    """Measure one model's joules over prompt tokens, output tokens and load, with few points, for `joulewise curve`.
+
+    Prompts are random tokens and outputs have a fixed length; the engine is `native`, the decoding vanilla. The first
+    points fill the space evenly, further ones go where a curve through those measured is unsure. Each is repeated
+    within one window until the meter can tell its joules.
+
+    Ctrl-C ends it after the point in flight (twice: at once); --resume goes on.
+    """
+    from pydantic import ValidationError
+
+    from joulewise.analysis.design import Box, first_points
+    from joulewise.engines.spec import NativeSpec
+    from joulewise.sweep import FIRST_POINTS, check_budget, sweep_plan
+
+    folder = named_file(out, "--out", "the folder's name")
+    assert folder is not None
+    box = Box(_range("--prompt", prompts), _range("--output", outputs), _range("--load", loads))
+    check_budget(box, points, minutes)
+    try:
+        spec = NativeSpec.model_validate(
+            {"model": model, "dtype": dtype, "quantisation": quantisation, "device": device}
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = "MODEL" if first["loc"][0] == "model" else f"--{first['loc'][0]}"
+        raise UserError(f"{name} {first['input']}: {first['msg']}") from error
+    if dry_run:
+        from joulewise.ledger import check_folder
+
+        check_folder(folder, sweep_plan(spec, box, seed), resume)
+        _show(spec, first_points(box, min(points, FIRST_POINTS), seed), points)
+        return
+    go_on = f"joulewise sweep {model} ... --out {folder} --resume"
+    try:
+        result = _sweep(spec, box, folder, points, minutes, seed, resume)
+    except KeyboardInterrupt:
+        typer.echo(f"Stopped in the middle of a point; every finished one is kept. Go on with: {go_on}", err=True)
+        raise typer.Exit(130) from None
+    if result.interrupted:
+        typer.echo(f"Stopped after {result.done} points. Go on with: {go_on}", err=True)
+        raise typer.Exit(130)
+    typer.echo(f"{result.done} points in {folder}. Next: joulewise curve {folder}")
+
+
+def _sweep(
+    spec: NativeSpec, box: Box, folder: Path, points: int, minutes: float | None, seed: int, resume: bool
+) -> RunResult:
+    from joulewise.cli.progress import show_progress
+    from joulewise.energy import discover
+    from joulewise.engines import open_engine
+    from joulewise.sweep import sweep as run_sweep
+
+    with discover() as meter, show_progress() as on_progress:
+        return run_sweep(
+            cast("SweepEngine", open_engine(spec)),
+            spec,
+            box,
+            folder,
+            meter=meter,
+            points=points,
+            minutes=minutes,
+            seed=seed,
+            resume=resume,
+            on_progress=on_progress,
+        )
+
+
+def _range(option: str, text: str) -> tuple[int, int]:
+    try:
+        low, high = map(int, text.split(","))
+    except ValueError:
+        raise UserError(f"{option} {text}: write the least and the most, such as 32,2048") from None
+    if not 1 <= low <= high:
+        raise UserError(f"{option} {text}: the least must be 1 or more, and no more than the most")
+    return low, high
+
+
+def _show(spec: NativeSpec, first: list[Point], points: int) -> None:
+    """The first points and how long it all may take, from sizes alone."""
+    from joulewise import estimate
+    from joulewise.environment import gpus
+    from joulewise.sweep import LEAST_S
+
+    on_gpu = bool(gpus()) and spec.device != "cpu"
+    size = estimate.model_size(spec, on_gpu)
+    step_s = None if size is None else estimate.seconds_per_token(size, on_gpu, estimate.memory_bandwidth_b_s())
+    seconds = []
+    for point in first:
+        told = ""
+        if step_s is not None:
+            read = point.running * point.prompt_tokens / TOKENS_A_STEP[on_gpu]
+            seconds.append(WAIT_S + max(LEAST_S, step_s * (point.output_tokens + read)))
+            told = f"about {seconds[-1]:.3g} s"
+        typer.echo(
+            f"{point.prompt_tokens:>7,} prompt {point.output_tokens:>7,} output {point.running:>4} running  {told}"
+        )
+    typer.echo(f"and {points - len(first)} further points, where a curve through these is unsure")
+    if seconds:
+        whole_s = sum(seconds) / len(seconds) * points
+        typer.echo(f"About {whole_s / 60:.1f} min, the model's loading apart (rough). Nothing was measured.")
+    else:
+        typer.echo("No estimate: the model is not at hand, so its size is not known. Nothing was measured.")
