@@ -35,9 +35,9 @@ TASK = "sweep"
 LEAST_POINTS, FIRST_POINTS = 12, 24
 """A curve over the load has 8 terms; so many points are spread evenly before the fit says where it is unsure."""
 
-RELATIVE_ERROR = 0.01
+RELATIVE_ERROR = 0.02
 """Half of the 95 % interval of a window's joules, the sensor's common error apart: windows last as long as it takes,"""
-LEAST_S, MOST_S = 0.2, 5.0
+LEAST_S, MOST_S = 0.5, 2.0
 """but no less and no more than so many seconds; longer where one batch takes longer."""
 
 

@@ -1,0 +1,276 @@
+"""The sweep's loop, on an engine whose joules are known."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fake_source import SteadySource
+from joulewise import energy, sweep
+from joulewise.analysis.curve_points import run_points
+from joulewise.analysis.curves import fit_curve
+from joulewise.analysis.design import Box
+from joulewise.cli.main import app
+from joulewise.energy.meter import Meter
+from joulewise.engines import ENGINES
+from joulewise.engines.engine import EngineInfo
+from joulewise.engines.spec import NativeSpec
+from joulewise.errors import EnvironmentFault, UserError
+from joulewise.ledger import LEDGER, load, read_ledger
+from joulewise.runner import Progress, RunResult
+from planted_curve import PLANTED
+from scripted_sweep import Counter, ScriptedSweep, planted_j
+
+SPEC = NativeSpec()
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One batch a window: the counter knows no noise."""
+    monkeypatch.setattr(sweep, "LEAST_S", 0.0)
+
+
+@pytest.fixture
+def counter() -> Iterator[Meter]:
+    with Meter([Counter()]) as meter:
+        yield meter
+
+
+def measure(engine: ScriptedSweep, folder: Path, meter: Meter, box: Box | None = None, **how: Any) -> RunResult:
+    return sweep.sweep(engine, SPEC, box or Box(), folder, meter=meter, **how)
+
+
+def test_a_sweep_and_its_curve_give_back_the_coefficients(tmp_path: Path, counter: Meter) -> None:
+    engine = ScriptedSweep()
+    result = measure(engine, tmp_path / "run", counter, points=32)
+    assert (result.done, result.total, result.interrupted) == (32, 32, False)
+    assert engine.closed
+    found = run_points(load(tmp_path / "run"))
+    points = found.points
+    assert found.origin.model == "default"
+    asked = zip(points.prompt_tokens, points.output_tokens, points.running, strict=True)
+    assert [tuple(map(int, one)) for one in asked] == engine.asked
+    for p, o, b, joules in zip(
+        points.prompt_tokens, points.output_tokens, points.running, points.energy_j, strict=True
+    ):
+        assert joules == pytest.approx(planted_j(p, o, b))
+    curve = fit_curve(points, replicates=20)
+    assert curve.held_out.inside.p90 is not None
+    assert curve.held_out.inside.p90 < 0.01
+    for name, value in PLANTED.items():
+        assert curve.coefficients[name].value == pytest.approx(value, rel=0.05), name
+    assert curve.region.running == (1.0, 8.0)
+
+
+def test_a_window_holds_many_batches_where_one_is_short(
+    tmp_path: Path, counter: Meter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "LEAST_S", 0.005)
+    engine = ScriptedSweep(before=lambda _: time.sleep(0.001))
+    measure(engine, tmp_path / "run", counter, points=12)
+    table = load(tmp_path / "run").arrow
+    assert engine.batches > 24
+    requests = [
+        n for n, b in zip(table["generation_count"].to_pylist(), table["running"].to_pylist(), strict=True) if b
+    ]
+    assert sum(requests) > 24
+    points = run_points(load(tmp_path / "run")).points
+    at = (points.prompt_tokens, points.output_tokens, points.running)
+    assert points.energy_j == pytest.approx([planted_j(*one) for one in zip(*at, strict=True)])
+
+
+def test_joules_that_are_modelled_are_swept_and_then_refused(tmp_path: Path) -> None:
+    source = SteadySource("cpu")
+    source.spec = replace(source.spec, provenance="modelled")
+    with Meter([source]) as meter:
+        assert measure(ScriptedSweep(), tmp_path / "run", meter, points=26).done == 26
+    with pytest.raises(UserError, match="modelled"):
+        run_points(load(tmp_path / "run"))
+
+
+def test_it_stops_after_the_point_in_flight_and_goes_on(tmp_path: Path, counter: Meter) -> None:
+    told: list[Progress] = []
+    stopping = ScriptedSweep(before=lambda n: signal.raise_signal(signal.SIGINT) if n == 5 else None)
+    result = measure(stopping, tmp_path / "run", counter, points=26, on_progress=told.append)
+    assert (result.done, result.interrupted) == (6, True)
+    assert [p.done for p in told if p.stage == "trial"] == [1, 2, 3, 4, 5, 6]
+    more = ScriptedSweep()
+    assert measure(more, tmp_path / "run", counter, points=26, resume=True).done == 26
+    whole = ScriptedSweep()
+    measure(whole, tmp_path / "other", counter, points=26)
+    assert stopping.asked + more.asked == whole.asked
+    sequence = load(tmp_path / "run").arrow["sequence"].to_pylist()
+    assert sequence == list(range(26))
+
+
+def test_a_finished_sweep_goes_on_with_more_points_and_else_loads_nothing(tmp_path: Path, counter: Meter) -> None:
+    measure(ScriptedSweep(), tmp_path / "run", counter, points=14)
+    again = ScriptedSweep()
+    assert measure(again, tmp_path / "run", counter, points=14, resume=True).done == 14
+    assert again.asked == []
+    assert measure(again, tmp_path / "run", counter, points=16, resume=True).done == 16
+    assert len(again.asked) == 2
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from joulewise import sweep
+from joulewise.analysis.design import Box
+from joulewise.energy.meter import Meter
+from joulewise.engines.spec import NativeSpec
+from scripted_sweep import Counter, ScriptedSweep
+
+sweep.LEAST_S = 0.0
+engine = ScriptedSweep(before=lambda n: os.kill(os.getpid(), signal.SIGKILL) if n == 4 else None)
+with Meter([Counter()]) as meter:
+    sweep.sweep(engine, NativeSpec(), Box(), Path(sys.argv[1]), meter=meter, points=14)
+"""
+
+
+def test_a_killed_sweep_goes_on(tmp_path: Path, counter: Meter, repository: Path) -> None:
+    path = os.pathsep.join([str(repository / "tests"), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "run")], env={**os.environ, "PYTHONPATH": path}, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    ledger = tmp_path / "run" / LEDGER
+    assert len(read_ledger(ledger).trials) == 4
+    with ledger.open("ab") as file:
+        file.write(b'{"kind":"trial","trial_id":"cut o')  # as if the kill had come in the middle of a line
+    notices: list[str] = []
+    result = measure(
+        ScriptedSweep(),
+        tmp_path / "run",
+        counter,
+        points=14,
+        resume=True,
+        on_progress=lambda p: notices.append(p.text) if p.stage == "notice" else None,
+    )
+    assert result.done == 14
+    assert any("cut off" in notice for notice in notices)
+    assert len(set(load(tmp_path / "run").arrow["question_id"].to_pylist())) == 14
+
+
+def test_no_point_begins_that_would_end_too_late(tmp_path: Path, counter: Meter) -> None:
+    told: list[Progress] = []
+    engine = ScriptedSweep(before=lambda _: time.sleep(0.02))
+    start_s = time.monotonic()
+    result = measure(engine, tmp_path / "run", counter, points=500, minutes=0.5 / 60, on_progress=told.append)
+    assert 4 <= result.done < 40
+    assert not result.interrupted
+    assert time.monotonic() - start_s < 5.0
+    assert any("no further point fits" in p.text for p in told if p.stage == "notice")
+
+
+@pytest.mark.parametrize(
+    ("box", "how", "words"),
+    [
+        (Box(), {"points": 11}, "too few for a curve"),
+        (Box(), {"points": 0}, "too few for a curve"),
+        (Box(), {"minutes": 0.0}, "no time to measure in"),
+        (Box(), {"minutes": float("nan")}, "no time to measure in"),
+        (Box(prompt_tokens=(100, 120)), {}, "prompt tokens from 100 to 120 do not vary enough"),
+        (Box(output_tokens=(1, 2)), {}, "output tokens from 1 to 2 do not vary enough"),
+    ],
+)
+def test_what_gives_no_curve_is_refused_before_anything_is_written(
+    box: Box, how: dict[str, Any], words: str, tmp_path: Path, counter: Meter
+) -> None:
+    engine = ScriptedSweep()
+    with pytest.raises(UserError, match=words):
+        measure(engine, tmp_path / "run", counter, box, **how)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_the_context_does_not_hold_is_refused(tmp_path: Path, counter: Meter) -> None:
+    engine = ScriptedSweep()
+    with pytest.raises(UserError, match="need 8193 positions, and default has 8192"):
+        measure(engine, tmp_path / "run", counter, Box(prompt_tokens=(32, 7169)))
+    assert engine.asked == []
+    assert engine.closed
+
+
+def test_full_memory_ends_the_sweep_and_keeps_what_is_measured(tmp_path: Path, counter: Meter) -> None:
+    def fail(number: int) -> None:
+        if number == 3:
+            raise EnvironmentFault("No memory is left")
+
+    with pytest.raises(EnvironmentFault, match="No memory"):
+        measure(ScriptedSweep(before=fail), tmp_path / "run", counter)
+    assert load(tmp_path / "run").arrow.num_rows == 3
+
+
+def test_another_range_does_not_go_on(tmp_path: Path, counter: Meter) -> None:
+    measure(ScriptedSweep(), tmp_path / "run", counter, points=12)
+    with pytest.raises(UserError, match="another plan"):
+        measure(ScriptedSweep(), tmp_path / "run", counter, Box(running=(1, 4)), points=14, resume=True)
+    with pytest.raises(UserError, match="holds a run"):
+        measure(ScriptedSweep(), tmp_path / "run", counter, points=14)
+
+
+def test_another_set_up_does_not_go_on(tmp_path: Path, counter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure(ScriptedSweep(), tmp_path / "run", counter, points=12)
+    other = EngineInfo("native", "default", "Scripted", 1, "bfloat16", ("cpu",), 8192)
+    monkeypatch.setattr(ScriptedSweep, "load", lambda *_: other)
+    with pytest.raises(UserError, match="another set-up"):
+        measure(ScriptedSweep(), tmp_path / "run", counter, points=14, resume=True)
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(ENGINES, "native", "scripted_sweep:ScriptedSweep")
+    monkeypatch.setattr(energy, "discover", lambda: Meter([Counter()]))
+
+    def call(*arguments: str) -> Any:
+        return CliRunner().invoke(app, ["sweep", "default", *arguments])
+
+    return call
+
+
+def test_the_command_measures_and_curve_fits(command: Any, tmp_path: Path) -> None:
+    done = command("--out", "run", "--points", "26")
+    assert done.exit_code == 0, done.output
+    assert "26 points in run. Next: joulewise curve run" in done.output
+    fitted = CliRunner().invoke(app, ["curve", "run", "--json", "curve.json", "--predict", "512,128,8"])
+    assert fitted.exit_code == 0, fitted.output
+    assert "each request, shared over B" in fitted.output
+    assert json.loads((tmp_path / "curve.json").read_text())["region"]["running"] == [1.0, 8.0]
+
+
+def test_a_dry_run_lists_points_and_seconds_and_writes_nothing(command: Any, tmp_path: Path) -> None:
+    done = command("--out", "run", "--dry-run")
+    assert done.exit_code == 0, done.output
+    assert done.output.count(" running ") == sweep.FIRST_POINTS
+    assert "Nothing was measured" in done.output
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--load", "0,8"), "--load 0,8: the least must be 1"),
+        (("--load", "8,1"), "--load 8,1: the least must be 1"),
+        (("--prompt", "many"), "--prompt many: write the least and the most"),
+        (("--points", "3"), "3 points are too few"),
+        (("--dtype", "int3"), "--dtype int3"),
+        (("--device", "tpu"), "--device tpu"),
+    ],
+)
+def test_wrong_options_are_told_by_name(command: Any, arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    done = command("--out", "run", *arguments)
+    assert isinstance(done.exception, UserError)
+    assert words in str(done.exception)
+    assert not (tmp_path / "run").exists()
