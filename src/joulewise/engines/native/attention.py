@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,19 @@ from transformers import AttentionInterface
 
 NAME = "joulewise_masked"
 """What the attention is called in Transformers' registry. It has no mask builder there: ours replaces it."""
+
+
+class Sight(NamedTuple):
+    """What the tokens of a forward see, in place of a mask, where our own kernels attend: all of their text before
+    them, and their ancestors among themselves. They go to the slots behind that text.
+
+    Args:
+        before: tokens of each text before these, shape ``(texts,)``.
+        ancestors: true where a token (row) sees another, shape ``(W, W)``; the same for all texts.
+    """
+
+    before: Tensor
+    ancestors: Tensor
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None = None) -> Tensor:

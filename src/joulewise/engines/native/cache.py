@@ -58,6 +58,11 @@ class KV:
             layer[1][rows, :, self.slots] = values.transpose(1, 2)
         return layer[0, :, :, : self.span], layer[1, :, :, : self.span]
 
+    def layer(self, number: int) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values, shape ``(batch, kv_heads, capacity, head_dim)``; views."""
+        keys, values = self._buffer[number]
+        return keys, values
+
     def move(self, origins: Tensor, target: int) -> None:
         """Copy what lies in the slots ``origins``, shape ``(n,)``, to the ``n`` slots from ``target`` on."""
         self._buffer[..., target : target + len(origins), :] = self._buffer.index_select(4, origins)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from joulewise.engines.native.attention import NAME, bias_of, causal_mask
+from joulewise.engines.native.attention import NAME, Sight, bias_of, causal_mask
 from joulewise.engines.native.cache import KV
-from joulewise.engines.native.lean import make_lean
+from joulewise.engines.native.lean import Rotary, make_lean
 from joulewise.engines.native.merged import merge_projections
 from joulewise.engines.transformers.loading import Loaded
 from joulewise.errors import UserError
@@ -69,7 +70,6 @@ class DecoderModel:
         for layer in self.taps:
             if not 0 <= layer < len(layers):
                 raise UserError(f"Layer {layer} of {loaded.name} is to be tapped, which has {len(layers)}.")
-            layers[layer].register_forward_pre_hook(self._tap(layer), with_kwargs=True)
         for module in self.decoder.modules():
             # Its frequencies change only beyond the context, where no text goes but a draft may; and to find that out
             # it waits for the device, which a captured forward cannot.
@@ -77,7 +77,13 @@ class DecoderModel:
                 module.rope_type = "default"
         self._groups: int | None = None
         """Query heads a key head where all layers share one bias; None: each makes its own of the mask."""
+        self._rotary: Rotary | None = None
         self._refuse_what_is_not_reached()
+
+    @property
+    def sights(self) -> bool:
+        """Whether ``forward_at`` and ``read`` take a ``Sight`` in a mask's place, and then run on our own kernels."""
+        return self._rotary is not None
 
     @property
     def config(self) -> Any:
@@ -120,7 +126,7 @@ class DecoderModel:
         return self.forward_at(cache, tokens, slots, span, mask, positions)
 
     def forward_at(
-        self, cache: KV, tokens: Tensor, slots: Tensor, span: int, mask: Tensor | None, positions: Tensor
+        self, cache: KV, tokens: Tensor, slots: Tensor, span: int, mask: Tensor | Sight | None, positions: Tensor
     ) -> Hidden:
         """One forward over W tokens, all that differs between calls of one shape lying on the device.
 
@@ -128,7 +134,8 @@ class DecoderModel:
             cache: read and written.
             tokens, slots, positions: shape ``(W,)``.
             span: so many slots are read.
-            mask: true where a token sees a slot, shape ``(W, span)``; None: causal, with nothing before.
+            mask: true where a token sees a slot, shape ``(W, span)``; None: causal, with nothing before; or a
+                ``Sight``, which tells slots and span as well.
         """
         cache.slots, cache.span = slots, span
         output = self.decoder(
@@ -142,7 +149,11 @@ class DecoderModel:
         return Hidden(output.last_hidden_state[0], taps)
 
     def read(
-        self, tokens: Tensor, cache: KV | None = None, mask: Tensor | None = None, positions: Tensor | None = None
+        self,
+        tokens: Tensor,
+        cache: KV | None = None,
+        mask: Tensor | Sight | None = None,
+        positions: Tensor | None = None,
     ) -> Hidden:
         """A forward over several texts side by side: what heads are trained on, and how these texts are written.
 
@@ -150,7 +161,8 @@ class DecoderModel:
             tokens: shape ``(texts, W)``. Without a cache a shorter text is filled up behind its end, where none of its
                 tokens sees it.
             cache: read and written at its ``slots``, the same for all texts; None: these tokens are all there is.
-            mask: true where a token sees a slot, shape ``(texts, 1, W, span)``; None: causal, with nothing before.
+            mask: true where a token sees a slot, shape ``(texts, 1, W, span)``; None: causal, with nothing before; or
+                a ``Sight``, which tells slots and span as well.
             positions: shape ``(texts, W)``; None: from 0 on.
 
         Returns:
@@ -166,8 +178,14 @@ class DecoderModel:
         logits: Tensor = self.head(hidden.last)
         return logits.float()
 
-    def _bias(self, mask: Tensor | None) -> Tensor | None:
-        return mask if mask is None or self._groups is None else bias_of(mask, self._groups, self.model.dtype)
+    def _bias(self, mask: Tensor | Sight | None) -> Tensor | Sight | None:
+        """What the layers get."""
+        by_sight = isinstance(mask, Sight)
+        if self._rotary is not None:
+            self._rotary.needed = not by_sight
+        if mask is None or by_sight or self._groups is None:
+            return mask
+        return bias_of(mask, self._groups, self.model.dtype)
 
     def _tap(self, layer: int) -> Any:
         def keep(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -192,7 +210,9 @@ class DecoderModel:
         self.model.config._attn_implementation = NAME
         self.config._attn_implementation = NAME
         merge_projections(self.decoder)
-        self._groups = make_lean(self.decoder)
+        self._groups, rotary = make_lean(self.decoder)
+        for layer in self.taps:  # of the layers that are now there
+            self.decoder.layers[layer].register_forward_pre_hook(self._tap(layer), with_kwargs=True)
         try:
             off = self._off(tokens, expected)
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
@@ -200,11 +220,29 @@ class DecoderModel:
         tolerance = _PROBE_TOLERANCE if self.model.dtype == torch.float32 else _PROBE_TOLERANCE_HALF
         if not off <= (_PROBE_TOLERANCE_INT8 if loaded.quantisation == "int8" else tolerance):
             raise UserError(refusal.format(f"its logits would be off by {off:.2g} of their spread"))
+        if rotary is not None:
+            self._rotary = rotary
+            off = self._off(tokens, expected)
+            if not off <= tolerance:
+                self._rotary, rotary.needed = None, True
+                warnings.warn(
+                    f"Our own kernels give logits of {loaded.name} that are off by {off:.2g} of their spread on this "
+                    "GPU: it runs on torch's, which is slower. Please report this with the GPU's name.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
 
     def _off(self, tokens: Tensor, expected: Tensor) -> float:
         """How far the logits of a forward in two parts lie from those expected, over their spread."""
-        cache = self.new_cache(len(tokens))
+        cache, first = self.new_cache(len(tokens)), len(tokens) - 5
         with torch.inference_mode():
-            parts = [self.forward(cache, tokens[:-4], 0, None), self.forward(cache, tokens[-4:], len(tokens) - 4, None)]
+            parts = [self.forward(cache, tokens[:first], 0, None)]
+            for part in tokens[first:].split((4, 1)):
+                slots = torch.arange(first, first + len(part), device=self.device)
+                mask: Tensor | Sight = causal_mask(slots, first + len(part))
+                if self.sights:
+                    mask = Sight(slots[:1], causal_mask(slots - first, len(part)))
+                parts.append(self.forward_at(cache, part, slots, first + len(part), mask, slots))
+                first += len(part)
             found = torch.cat([self.logits(part) for part in parts])
         return float((found - expected).abs().max()) / (float(expected.std()) or 1.0)

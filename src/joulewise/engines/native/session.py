@@ -1,21 +1,23 @@
 """Session: a model on one cache. Forwards run as they are, or are captured once and replayed (CUDA graphs).
 
 A captured forward has fixed shapes: the number of its tokens is rounded up to one of ``WIDTHS``, that of the slots it
-reads to a multiple of ``BUCKET``. What differs from call to call (the tokens, the tree, the length) lies in buffers on
-the device, and the mask is made from them inside the graph. So is the verdict on a draft: every small kernel that the
-host starts after a forward costs as much as a layer.
+reads to a multiple of ``BUCKET``; on our own kernels, which find that number on the device, one forward serves all
+lengths. What differs from call to call (the tokens, the tree, the length) lies in buffers on the device, and the mask
+is made from them inside the graph. So is the verdict on a draft: every small kernel that the host starts after a forward
+costs as much as a layer.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from joulewise.engines.native.attention import Sight
 from joulewise.engines.native.cache import KV
 from joulewise.engines.native.model import DecoderModel, Hidden
 from joulewise.engines.native.tree import Tree, chain
@@ -190,6 +192,7 @@ class _Forward:
 
     def __init__(self, model: DecoderModel, cache: KV, width: int, span: int, height: int | None) -> None:
         self._model, self._cache, self._span = model, cache, span
+        self._width = width
         self._verdict = None if height is None else _Verdict(width, height, model.device)
         self._tokens = torch.zeros(width, dtype=torch.long, device=model.device)
         self._length = torch.zeros(1, dtype=torch.long, device=model.device)
@@ -201,7 +204,7 @@ class _Forward:
         self._tree: Tree | None = None
         self._made: tuple[Hidden, Tensor] | None = None
 
-    def set(self, nodes: Tensor, length: int, tree: Tree, judging: Judging | None) -> None:
+    def set(self, nodes: Tensor, length: int | Tensor, tree: Tree, judging: Judging | None) -> None:
         """Fill in what the next run reads."""
         count = len(nodes)
         fresh = tree is not self._tree
@@ -212,7 +215,10 @@ class _Forward:
             self._ancestors[count:].copy_(self._alone[count:])
         self._count = count
         self._tokens[:count].copy_(nodes)
-        self._length.fill_(length)
+        if isinstance(length, Tensor):
+            self._length.copy_(length)
+        else:
+            self._length.fill_(length)
         if fresh:
             self._ancestors[:count, :count].copy_(tree.ancestors)
             self._depths[:count].copy_(tree.depths)
@@ -223,17 +229,20 @@ class _Forward:
 
     def run(self) -> None:
         """The work itself, all of it on the device."""
-        width = len(self._tokens)
-        behind = torch.arange(self._span, device=self._model.device) - self._length
-        drafted = (behind >= 0) & (behind < width)
-        mask = (behind < 0) | (drafted & self._ancestors[:, behind.clamp(0, width - 1)])
-        slots = self._length + torch.arange(width, device=self._model.device)
+        slots = self._length + torch.arange(self._width, device=self._model.device)
         positions = self._length + self._depths
-        hidden = self._model.forward_at(self._cache, self._tokens, slots, self._span, mask, positions)
+        hidden = self._model.forward_at(self._cache, self._tokens, slots, self._span, self._mask(), positions)
         logits = self._model.logits(hidden)
         self._made = hidden, logits
         if self._verdict is not None:
             self._verdict.run(self._tokens, self._ancestors, self._depths, logits, self._cache, self._length)
+
+    def _mask(self) -> Tensor | Sight:
+        if self._model.sights:
+            return Sight(self._length, self._ancestors)
+        behind = torch.arange(self._span, device=self._model.device) - self._length
+        drafted = (behind >= 0) & (behind < self._width)
+        return (behind < 0) | (drafted & self._ancestors[:, behind.clamp(0, self._width - 1)])
 
     def result(self, count: int, judged: bool) -> Made:
         """What the last run made of the first ``count`` nodes."""
@@ -305,8 +314,14 @@ class Captured:
             for width in [w for w in WIDTHS if w <= enough]:
                 tree = chain(width - 1, self._model.device)
                 nodes = torch.zeros(width, dtype=torch.long, device=self._model.device)
-                for span in range(-(-width // BUCKET) * BUCKET, self.cache.capacity + 1, BUCKET):
+                for span in self._spans(width):
                     self._have((width, span, judged), nodes, 0, tree, None if judged is None else Judging())
+
+    def _spans(self, width: int) -> Sequence[int]:
+        """The slots that forwards over so many tokens read."""
+        if self._model.sights:
+            return (self.cache.capacity,)
+        return range(-(-width // BUCKET) * BUCKET, self.cache.capacity + 1, BUCKET)
 
     def prefill(self, tokens: Tensor) -> Hidden:
         """Read a prompt; not captured, since every prompt has another length."""
@@ -316,7 +331,7 @@ class Captured:
         """Read the nodes of a tree by a captured forward."""
         count = len(nodes)
         width = next((w for w in WIDTHS if w >= count), count)
-        span = -(-(length + width) // BUCKET) * BUCKET
+        span = self.cache.capacity if self._model.sights else -(-(length + width) // BUCKET) * BUCKET
         judged = None if judging is None else CHAIN if tree.chain else height_class(tree.height)
         captured = self._have((width, span, judged), nodes, length, tree, judging) if width in WIDTHS else None
         if captured is None:

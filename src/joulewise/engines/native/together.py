@@ -16,6 +16,7 @@ from torch import Tensor
 
 from joulewise.engines.engine import Round
 from joulewise.engines.native.accept import Lot
+from joulewise.engines.native.attention import Sight
 from joulewise.engines.native.loop import Decoded, until_the_end
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.recorded import Recorded
@@ -74,14 +75,18 @@ class Rows:
 
     def read(self, tokens: Tensor, before: Tensor, span: int) -> Tensor:
         """Read chains of tokens, shape ``(texts, W)``, each behind its own ``before`` tokens; hidden states."""
-        slots = before[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
+        width = tokens.shape[1]
+        slots = before[:, None] + torch.arange(width, device=tokens.device)
         self.cache.slots, self.cache.span = slots, span
+        if self.model.sights:
+            chain = torch.ones(width, width, dtype=torch.bool, device=tokens.device).tril()
+            return self.model.read(tokens, self.cache, Sight(before, chain), slots).last
         mask = torch.arange(span, device=tokens.device) <= slots[:, :, None]
         return self.model.read(tokens, self.cache, mask[:, None], slots).last
 
     def span(self, tokens: int) -> int:
         """How many slots a forward reads that reaches up to so many tokens."""
-        return min(-(-tokens // BUCKET) * BUCKET, self.cache.capacity)
+        return self.cache.capacity if self.model.sights else min(-(-tokens // BUCKET) * BUCKET, self.cache.capacity)
 
     def run(self, shape: Any, work: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         """The result of ``work``, which all calls of this shape have in common; valid until the next of them."""

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 import tiny_models
-from joulewise.engines.native.lean import make_lean
+from joulewise.engines.native.lean import Lean, make_lean
 from joulewise.engines.native.merged import merge_projections
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.transformers.loading import make_neutral
@@ -70,7 +70,7 @@ def test_the_model_is_the_same(family: str) -> None:
 def test_a_step_starts_fewer_kernels(family: str) -> None:
     def kernels(lean: bool, monkeypatch: pytest.MonkeyPatch) -> int:
         if not lean:
-            monkeypatch.setattr("joulewise.engines.native.model.make_lean", lambda _: None)
+            monkeypatch.setattr("joulewise.engines.native.model.make_lean", lambda _: Lean(None, None))
         model = DecoderModel(make_neutral("tiny", built(family), tiny_models.tokenizer()))
         cache = model.new_cache(64)
         counted = Counted()
@@ -92,7 +92,7 @@ def test_what_only_has_the_name_stays() -> None:
             return 2 * x
 
     model = nn.Sequential(LlamaRMSNorm())
-    assert make_lean(model) is None
+    assert make_lean(model) == Lean(None, None)
     assert type(model[0]) is LlamaRMSNorm
 
 
@@ -100,6 +100,6 @@ def test_unmerged_attention_stays() -> None:
     model = tiny_models.build("llama")
     model.model.layers[0].self_attn.q_proj = nn.Sequential(model.model.layers[0].self_attn.q_proj)  # as if quantised
     merge_projections(model)
-    assert make_lean(model.model) is None  # not all of them
+    assert make_lean(model.model) == Lean(None, None)  # not all of them
     kinds = [type(layer.self_attn).__module__.startswith("transformers.") for layer in model.model.layers]
     assert kinds == [True] + [False] * (tiny_models.LAYERS - 1)

@@ -1,0 +1,328 @@
+"""Kernels for forwards over few tokens on NVIDIA GPUs (Triton): what lies between a layer's large matrices.
+
+At batch 1 a step reads the weights once; all else is many small kernels, each of which costs microseconds whatever it
+does. Here a layer has eight of them, and the attention reads as many slots as there are tokens, which it finds on the
+device: one captured forward serves all lengths.
+
+Imported only where Triton is; `lean.py` says when it is used.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+SPLITS = 16
+"""Parts into which the slots of a text are cut, so that they are read by many multiprocessors at once."""
+
+MOST_ROWS = 64
+"""Rows of queries that one program holds."""
+
+_SLOTS = 64
+"""Slots that a program reads at a time."""
+
+
+@triton.jit
+def _add_norm(x, more, weight, total, normed, size, eps, ADDS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * size
+    at = tl.arange(0, BLOCK)
+    inside = at < size
+    value = tl.load(x + row + at, mask=inside, other=0.0)
+    if ADDS:
+        value = (value.to(tl.float32) + tl.load(more + row + at, mask=inside, other=0.0).to(tl.float32)).to(value.dtype)
+        tl.store(total + row + at, value, mask=inside)
+    wide = value.to(tl.float32)
+    scaled = wide * tl.rsqrt(tl.sum(wide * wide, axis=0) / size + eps)
+    factor = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(normed + row + at, (scaled.to(value.dtype).to(tl.float32) * factor).to(value.dtype), mask=inside)
+
+
+def add_norm(x: Tensor, more: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The sum of ``x`` and ``more``, and its RMS norm.
+
+    Args:
+        x: shape ``(..., H)``, contiguous.
+        more: likewise; None: nothing is added, and the first result is ``x``.
+        weight: shape ``(H,)``.
+        eps: of the norm.
+    """
+    size = x.shape[-1]
+    normed = torch.empty_like(x)
+    total = x if more is None else torch.empty_like(x)
+    block = triton.next_power_of_2(size)
+    _add_norm[(x.numel() // size,)](
+        x,
+        x if more is None else more,
+        weight,
+        total,
+        normed,
+        size,
+        eps,
+        more is not None,
+        block,
+        num_warps=max(1, min(16, block // 512)),
+    )
+    return total, normed
+
+
+@triton.jit
+def _place(
+    projected, query, keys, values, positions, before, frequencies, scale, query_norm, key_norm, eps,
+    text_stride, head_stride,
+    WIDTH: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, NORMS: tl.constexpr,
+):  # fmt: skip
+    token, head, text = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    half: tl.constexpr = SIZE // 2
+    at = tl.arange(0, half)
+    row = text * WIDTH + token
+    source = projected + (row * (HEADS + 2 * KV_HEADS) + head) * SIZE
+    first, second = tl.load(source + at), tl.load(source + half + at)
+    slot = tl.load(before + text) + token
+    if head < HEADS + KV_HEADS:
+        kind = query.dtype.element_ty
+        a, b = first.to(tl.float32), second.to(tl.float32)
+        if NORMS:
+            weights = query_norm if head < HEADS else key_norm
+            factor = tl.rsqrt((tl.sum(a * a, axis=0) + tl.sum(b * b, axis=0)) / SIZE + eps)
+            a = (a * factor).to(kind).to(tl.float32) * tl.load(weights + at).to(tl.float32)
+            b = (b * factor).to(kind).to(tl.float32) * tl.load(weights + half + at).to(tl.float32)
+            a, b = a.to(kind).to(tl.float32), b.to(kind).to(tl.float32)
+        angle = tl.load(positions + row).to(tl.float32) * tl.load(frequencies + at)
+        cos = (tl.cos(angle) * scale).to(kind).to(tl.float32)
+        sin = (tl.sin(angle) * scale).to(kind).to(tl.float32)
+        target = query + (row * HEADS + head) * SIZE
+        if head >= HEADS:
+            target = keys + text * text_stride + (head - HEADS) * head_stride + slot * SIZE
+        tl.store(target + at, (a * cos - b * sin).to(kind))
+        tl.store(target + half + at, (b * cos + a * sin).to(kind))
+    else:
+        written = values + text * text_stride + (head - HEADS - KV_HEADS) * head_stride + slot * SIZE
+        tl.store(written + at, first)
+        tl.store(written + half + at, second)
+
+
+def place(
+    projected: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    before: Tensor,
+    positions: Tensor,
+    frequencies: Tensor,
+    scale: float,
+    norms: tuple[Tensor, Tensor, float] | None,
+) -> Tensor:
+    """Turn queries and keys by their rotary positions, and write keys and values to the cache behind what is there.
+
+    Args:
+        projected: queries, keys and values side by side, shape ``(texts, W, (heads + 2 kv_heads) d)``, contiguous.
+        keys, values: a layer's cache, shape ``(texts, kv_heads, capacity, d)``; written from slot ``before`` on.
+        before: tokens that each text has, shape ``(texts,)``.
+        positions: shape ``(texts, W)``, contiguous.
+        frequencies: of the rotation, float32, shape ``(d / 2,)``.
+        scale: of its cosines and sines.
+        norms: weights and epsilon of the norms of queries and keys, where there are any.
+
+    Returns:
+        The queries, shape ``(texts, W, heads, d)``.
+    """
+    texts, width, _ = projected.shape
+    kv_heads, size = keys.shape[1], keys.shape[3]
+    heads = projected.shape[2] // size - 2 * kv_heads
+    query = projected.new_empty(texts, width, heads, size)
+    query_norm, key_norm, eps = norms or (projected, projected, 0.0)
+    _place[(width, heads + 2 * kv_heads, texts)](
+        projected, query, keys, values, positions, before, frequencies, scale, query_norm, key_norm, eps,
+        keys.stride(0), keys.stride(1),
+        width, heads, kv_heads, size, norms is not None,
+        num_warps=1,
+    )  # fmt: skip
+    return query
+
+
+@triton.jit
+def _attend(
+    query, keys, values, before, ancestors, parts, tops, sums, scale, text_stride, head_stride,
+    WIDTH: tl.constexpr, GROUPS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr,
+    ROWS: tl.constexpr, SLOTS: tl.constexpr, SPLITS: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    split, text = tl.program_id(0), tl.program_id(2)
+    blocks: tl.constexpr = (WIDTH * GROUPS + ROWS - 1) // ROWS
+    kv_head, block = tl.program_id(1) // blocks, tl.program_id(1) % blocks
+    length = tl.load(before + text).to(tl.int32)
+    total = length + WIDTH
+    part = tl.cdiv(tl.cdiv(total, SPLITS), SLOTS) * SLOTS
+    start = split * part
+    end = tl.minimum(start + part, total)
+
+    rows, at = block * ROWS + tl.arange(0, ROWS), tl.arange(0, SIZE)
+    node, real = rows // GROUPS, rows < WIDTH * GROUPS
+    head = kv_head * GROUPS + rows % GROUPS
+    places = ((text * WIDTH + node) * (KV_HEADS * GROUPS) + head) * SIZE
+    asked = tl.load(query + places[:, None] + at[None, :], mask=real[:, None], other=0.0)
+    base = text * text_stride + kv_head * head_stride
+
+    top = tl.full([ROWS], -float("inf"), tl.float32)
+    weight = tl.zeros([ROWS], tl.float32)
+    mixed = tl.zeros([ROWS, SIZE], tl.float32)
+    for first in range(start, end, SLOTS):
+        slot = first + tl.arange(0, SLOTS)
+        there = slot < end
+        offsets = base + slot.to(tl.int64)[:, None] * SIZE + at[None, :]
+        key = tl.load(keys + offsets, mask=there[:, None], other=0.0)
+        value = tl.load(values + offsets, mask=there[:, None], other=0.0)
+        behind = slot - length
+        drafted = there & (behind >= 0)
+        kin = tl.load(
+            ancestors + node[:, None] * WIDTH + behind[None, :], mask=real[:, None] & drafted[None, :], other=0
+        )
+        seen = (there & (behind < 0))[None, :] | (kin != 0)
+        if EXACT:
+            scores = tl.dot(asked, tl.trans(key), input_precision="ieee") * scale
+        else:
+            scores = tl.dot(asked, tl.trans(key)) * scale
+        scores = tl.where(seen, scores, -float("inf"))
+        now = tl.maximum(top, tl.max(scores, axis=1))
+        base_ = tl.where(now == -float("inf"), 0.0, now)
+        fade = tl.exp(top - base_)
+        shares = tl.exp(scores - base_[:, None])
+        weight = weight * fade + tl.sum(shares, axis=1)
+        mixed = mixed * fade[:, None]
+        if EXACT:
+            mixed += tl.dot(shares.to(value.dtype), value, input_precision="ieee")
+        else:
+            mixed += tl.dot(shares.to(value.dtype), value)
+        top = now
+    place_ = ((text * KV_HEADS + kv_head) * SPLITS + split) * (blocks * ROWS) + rows
+    tl.store(parts + place_[:, None] * SIZE + at[None, :], mixed)
+    tl.store(tops + place_, top)
+    tl.store(sums + place_, weight)
+
+
+@triton.jit
+def _merge(
+    parts, tops, sums, out,
+    WIDTH: tl.constexpr, GROUPS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr,
+    SPLITS: tl.constexpr,
+):  # fmt: skip
+    row, kv_head, text = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    each, at = tl.arange(0, SPLITS), tl.arange(0, SIZE)
+    places = ((text * KV_HEADS + kv_head) * SPLITS + each) * PADDED + row
+    tops_ = tl.load(tops + places)
+    shares = tl.exp(tops_ - tl.max(tops_, axis=0))
+    whole = tl.sum(shares * tl.load(sums + places), axis=0)
+    mixed = tl.sum(tl.load(parts + places[:, None] * SIZE + at[None, :]) * shares[:, None], axis=0) / whole
+    head = kv_head * GROUPS + row % GROUPS
+    target = out + ((text * WIDTH + row // GROUPS) * (KV_HEADS * GROUPS) + head) * SIZE
+    tl.store(target + at, mixed.to(out.dtype.element_ty))
+
+
+def attend_placed(
+    query: Tensor, keys: Tensor, values: Tensor, before: Tensor, ancestors: Tensor, scale: float
+) -> Tensor:
+    """Attention of a draft's nodes over a text and their own ancestors.
+
+    Args:
+        query: shape ``(texts, W, heads, d)``, contiguous.
+        keys, values: a layer's cache, shape ``(texts, kv_heads, capacity, d)``, the nodes' own written already.
+        before: tokens of each text before the nodes, shape ``(texts,)``.
+        ancestors: bool, true where a node (row) sees another, shape ``(W, W)``, contiguous; the same for all texts.
+        scale: of the scores.
+
+    Returns:
+        Shape ``(texts, W, heads d)``.
+    """
+    texts, width, heads, size = query.shape
+    kv_heads = keys.shape[1]
+    groups = heads // kv_heads
+    rows = max(16, min(MOST_ROWS, triton.next_power_of_2(width * groups)))
+    blocks = triton.cdiv(width * groups, rows)
+    shape = (texts, kv_heads, SPLITS, blocks * rows)
+    parts = torch.empty(*shape, size, dtype=torch.float32, device=query.device)
+    tops, sums = torch.empty(2, *shape, dtype=torch.float32, device=query.device)
+    out = torch.empty_like(query)
+    _attend[(SPLITS, kv_heads * blocks, texts)](
+        query, keys, values, before, ancestors.view(torch.uint8), parts, tops, sums, scale,
+        keys.stride(0), keys.stride(1),
+        width, groups, kv_heads, size, rows, _SLOTS, SPLITS, query.dtype == torch.float32,
+        num_warps=4,
+    )  # fmt: skip
+    _merge[(width * groups, kv_heads, texts)](
+        parts, tops, sums, out, width, groups, kv_heads, size, blocks * rows, SPLITS, num_warps=2
+    )
+    return out.view(texts, width, heads * size)
+
+
+@triton.jit
+def _gate(both, out, size, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < count
+    row, column = at // size, at % size
+    gate = tl.load(both + row * 2 * size + column, mask=inside, other=0.0)
+    up = tl.load(both + row * 2 * size + size + column, mask=inside, other=0.0)
+    wide = gate.to(tl.float32)
+    open_ = (wide * tl.sigmoid(wide)).to(gate.dtype).to(tl.float32)
+    tl.store(out + at, (open_ * up.to(tl.float32)).to(gate.dtype), mask=inside)
+
+
+def gated(both: Tensor) -> Tensor:
+    """``silu(a) b`` of ``a`` and ``b`` side by side, shape ``(..., 2 I)`` -> ``(..., I)``."""
+    size = both.shape[-1] // 2
+    out = both.new_empty(*both.shape[:-1], size)
+    _gate[(triton.cdiv(out.numel(), 1024),)](both, out, size, out.numel(), 1024, num_warps=4)
+    return out
+
+
+@triton.jit
+def _product(
+    x, weight, bias, out, count, SIZE: tl.constexpr, GATED: tl.constexpr, BIASED: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    real = rows < count
+    near = weight + rows.to(tl.int64)[:, None] * SIZE
+    far = weight + (rows + count).to(tl.int64)[:, None] * SIZE
+    one = tl.zeros([ROWS, BLOCK], tl.float32)
+    other = tl.zeros([ROWS, BLOCK], tl.float32)
+    for first in tl.static_range(0, SIZE, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        inside = real[:, None] & (at < SIZE)[None, :]
+        value = tl.load(x + at, mask=at < SIZE, other=0.0).to(tl.float32)[None, :]
+        one += tl.load(near + at[None, :], mask=inside, other=0.0).to(tl.float32) * value
+        if GATED:
+            other += tl.load(far + at[None, :], mask=inside, other=0.0).to(tl.float32) * value
+    kind = out.dtype.element_ty
+    total = tl.sum(one, axis=1)
+    if BIASED:
+        total += tl.load(bias + rows, mask=real, other=0.0).to(tl.float32)
+    if GATED:
+        gate = total.to(kind).to(tl.float32)
+        open_ = (gate * tl.sigmoid(gate)).to(kind).to(tl.float32)
+        total = open_ * tl.sum(other, axis=1).to(kind).to(tl.float32)
+    tl.store(out + rows, total.to(kind), mask=real)
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, gates: bool = False) -> Tensor:
+    """A matrix times one row: the weights are read once, at the memory's speed.
+
+    Args:
+        x: one row, shape ``(..., K)``.
+        weight: shape ``(N, K)``, contiguous.
+        bias: shape ``(N,)``, not with ``gates``.
+        gates: the first half of the result passes through silu and multiplies the second half.
+
+    Returns:
+        Shape ``(..., N)``, or ``(..., N / 2)`` with ``gates``.
+    """
+    rows, size = weight.shape
+    count = rows // 2 if gates else rows
+    out = x.new_empty(*x.shape[:-1], count)
+    block = min(1024, triton.next_power_of_2(size))
+    each = 4 if gates or count <= 8192 else 8
+    _product[(triton.cdiv(count, each),)](
+        x, weight, weight if bias is None else bias, out, count, size, gates, bias is not None, each, block, num_warps=4
+    )
+    return out
