@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,11 +91,14 @@ class Course:
         return np.column_stack([np.interp(times_s, self._knots, column) for column in self._spent.T])
 
 
-def evened(brackets: list[tuple[float, float, float]]) -> tuple[list[tuple[float, float]], float]:
+def evened(
+    brackets: Sequence[tuple[float, float, float]], period_s: float | None = None
+) -> tuple[list[tuple[float, float]], float]:
     """Steps put on a straight line through their brackets.
 
     Args:
         brackets: between which two moments each step came, and the joules after it.
+        period_s: about how long a step takes; None where these are, as a rule, steps in a row.
 
     Returns:
         Times and joules of the steps, and by how much brackets miss the line (95th percentile; a slow reading says
@@ -102,7 +106,7 @@ def evened(brackets: list[tuple[float, float, float]]) -> tuple[list[tuple[float
     """
     early, late = (np.array([b[i] for b in brackets]) for i in (0, 1))
     middles = (early + late) / 2
-    period_s = float(np.median(np.diff(middles)))
+    period_s = float(np.median(np.diff(middles))) if period_s is None else period_s
     numbers = np.concatenate([[0], np.cumsum(np.maximum(1, np.round(np.diff(middles) / period_s)))])
     line = np.polyval(np.polyfit(numbers, middles, 1), numbers)
     off_s = float(np.quantile(np.maximum(0.0, np.maximum(early - line, line - late)), 0.95))

@@ -4,11 +4,17 @@ A recording is JSON Lines. The first line is the header: ``format``, ``version``
 ``sources``, each with the fields of ``SourceSpec``. Every other line is an array with the header's columns; of these
 ``time_s``, ``source`` (its place in ``sources``), ``energy_j`` and ``power_w`` are played, each null where the row does
 not tell it, and ``read_s`` is how long that read took. ``benchmarks/record_nvml.py`` makes one of an NVIDIA GPU.
+
+What the load did stands in the header (``phases`` as name, start and end; ``events`` as moment and kind) or, as the
+recording's writer came to know it, in lines that are objects: ``{"phase": [name, start_s]}``, which lasts until the
+next one (name null: nothing), and ``{"event": [time_s, kind]}``. A recording that was cut is played without its torn
+last line.
 """
 
 from __future__ import annotations
 
 import bisect
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -80,10 +86,12 @@ def load_recording(path: Path) -> Recording:
         UserError: the file is not one, or a line of it is wrong.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot read the recording {path}: {error.strerror}") from error
+    lines = text[: text.rfind("\n") + 1].splitlines()
     place = 1
+    told: list[dict[str, Any]] = []
     try:
         header = json.loads(lines[0])
         if header["format"] != FORMAT or header["version"] > VERSION:
@@ -95,6 +103,9 @@ def load_recording(path: Path) -> Recording:
         reads: list[list[float]] = [[] for _ in specs]
         for place, line in enumerate(lines[1:], start=2):  # noqa: B007 (told when a line is wrong)
             row = json.loads(line)
+            if isinstance(row, dict):
+                told.append(row)
+                continue
             time_s, source, energy_j, power_w, read_s = (row[c] for c in columns)
             if energy_j is not None:
                 energy[source].append((time_s, energy_j))
@@ -112,8 +123,15 @@ def load_recording(path: Path) -> Recording:
         tuple(_series(rows) for rows in power),
         tuple(sorted(r)[len(r) // 2] for r in reads),
         bool(header.get("synthetic", False)),
-        header,
+        header | _told(told, max(rows[-1][0] for rows in energy)),
     )
+
+
+def _told(lines: list[dict[str, Any]], end_s: float) -> dict[str, Any]:
+    """The header's phases and events by lines that tell them; a phase without an end was cut."""
+    begun = [line["phase"] for line in lines if "phase" in line]
+    phases = [[a[0], a[1], b[1]] for a, b in itertools.pairwise([*begun, [None, end_s]]) if a[0] is not None]
+    return {"phases": phases, "events": [line["event"] for line in lines if "event" in line]} if lines else {}
 
 
 class ReplaySource:
