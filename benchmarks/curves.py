@@ -342,7 +342,7 @@ def judge_sweep(folder: Path) -> tuple[dict[str, Any], str]:
     """What is recorded of a sweep, and the same for people."""
     table = load(folder)
     found = run_points(table)
-    curve, origin, points = fit_curve(found.points, by="point"), found.origin, found.points
+    curve, origin, points = fit_curve(found.points, by=found.by), found.origin, found.points
     errors, inside = held_out_errors(points, form_for(points))
     got = curve.held_out.inside
     met = got.median is not None and got.p90 is not None and got.median <= SWEPT_MEDIAN and got.p90 <= SWEPT_P90

@@ -281,7 +281,8 @@ class _Pace:
         columns, seconds = _columns([p for p, _ in self._costs]), np.array([s for _, s in self._costs])
         x = columns / seconds[:, None]
         found = non_negative((x.T @ x)[None], x.sum(axis=0)[None])[0]
-        return float((_columns([point]) @ found)[0]) + float(np.mean(self._beside_s or [0.0]))
+        # The median: what is captured or compiled once makes some points far slower than the rest.
+        return float((_columns([point]) @ found)[0]) + float(np.median(self._beside_s or [0.0]))
 
 
 def _columns(points: Sequence[Point]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:

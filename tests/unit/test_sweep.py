@@ -247,6 +247,7 @@ def test_the_command_measures_and_curve_fits(command: Any, tmp_path: Path) -> No
     fitted = CliRunner().invoke(app, ["curve", "run", "--json", "curve.json", "--predict", "512,128,8"])
     assert fitted.exit_code == 0, fitted.output
     assert "each request, shared over B" in fitted.output
+    assert "each point predicted from the others" in fitted.output
     assert json.loads((tmp_path / "curve.json").read_text())["region"]["running"] == [1.0, 8.0]
 
 

@@ -46,11 +46,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunPoints:
-    """A run's points, what they are of, and what was left out, one sentence each."""
+    """A run's points, what they are of, what was left out, one sentence each, and what is held out together."""
 
     origin: Origin
     points: Points
     notes: tuple[str, ...]
+    by: str
 
 
 def run_points(
@@ -130,7 +131,8 @@ def run_points(
         float((gain + offset).sum() / energy.sum()),
     )
     run, model = rows["run"][0].as_py(), rows["model"][0].as_py()
-    return RunPoints(_origin(table.environments.get(run, {}), model, engine, component, decoding), points, tuple(notes))
+    origin = _origin(table.environments.get(run, {}), model, engine, component, decoding)
+    return RunPoints(origin, points, tuple(notes), "question" if rows["running"].null_count else "point")
 
 
 def _choose(found: Sequence[str], wanted: str | None, option: str) -> str:

@@ -67,7 +67,8 @@ def curve(
         choices: dict[str, Any] = {"engine": engine, "decoding": decoding, "component": component}  # checked there
         table = load(run)
         found = run_points(table, without_polluted=without_polluted, **choices)
-        fitted, origin, notes = fit_curve(found.points), found.origin, (*table.warnings, *found.notes)
+        fitted, origin = fit_curve(found.points, by=found.by), found.origin
+        notes = (*table.warnings, *found.notes)
     else:
         for name, given in (("--engine", engine), ("--decoding", decoding), ("--component", component)):
             if given is not None:
