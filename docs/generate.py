@@ -272,7 +272,7 @@ def curve(run: str) -> str:
     """The curve of a recorded run's vanilla decoding, as `joulewise curve` prints it."""
     table = load(ROOT / run)
     found = run_points(table)
-    return f"```\n{describe(fit_curve(found.points), found.origin, (*table.warnings, *found.notes))}```"
+    return f"```\n{describe(fit_curve(found.points, by=found.by), found.origin, (*table.warnings, *found.notes))}```"
 
 
 def load_forms(file: str) -> str:
