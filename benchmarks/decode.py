@@ -40,7 +40,7 @@ from joulewise.decoding.spec import Decoding
 from joulewise.energy import Meter, discover
 from joulewise.engines.engine import Sampling
 from joulewise.engines.native.accept import Chooser, Lot, match
-from joulewise.engines.native.drafters import CHAINS, Parts, make_drafter
+from joulewise.engines.native.drafters import CHAINS, Parts, make_drafter, runs_ahead
 from joulewise.engines.native.heads import published_taps
 from joulewise.engines.native.heads.synthetic import random_eagle3, random_medusa
 from joulewise.engines.native.loop import decode
@@ -217,7 +217,7 @@ class Bench:
         with torch.inference_mode():
             parts = Parts(self.target, self.draft, self.heads.get(decoding.kind), chooser, ())
             start_s = time.monotonic()
-            if self.options.batch > 1:
+            if self.options.batch > 1 or runs_ahead(decoding, parts):
                 chains, limits = CHAINS[type(decoding)](decoding, parts), [self.options.output] * len(self.prompts)
                 lot = rule if isinstance(rule, Lot) else None
                 texts = decode_together(self.target, chains, self.prompts, limits, (), lot)

@@ -8,6 +8,7 @@ import torch
 from joulewise.decoding import Vanilla
 from joulewise.engines.native import NativeEngine
 from joulewise.engines.native import together as together_module
+from joulewise.engines.native.ahead import Ahead
 from joulewise.engines.native.session import BUCKET, Captured
 from joulewise.engines.spec import NativeSpec
 
@@ -27,6 +28,7 @@ def test_what_a_batch_needs_is_captured_before_it_runs(
             raise AssertionError("captured within the window")
 
         monkeypatch.setattr(together_module, "Recorded", refuse)
+        monkeypatch.setattr(Ahead, "_captured", refuse)
         monkeypatch.setattr(Captured, "_try_to_capture", refuse)
         made = run()
         again = run()

@@ -144,9 +144,13 @@ class Lot:
 
     def depth(self) -> Tensor:
         """How many tokens the next round accepts where its draft has as many, shape ``(1,)``."""
+        return self.depths(1)
+
+    def depths(self, rounds: int) -> Tensor:
+        """The same for so many rounds, shape ``(rounds,)``."""
         # One number for the round: that position 2 is accepted implies that position 1 is.
-        number = torch.rand(1, dtype=torch.float64, device=self._limits.device, generator=self._generator)
-        return (number < self._limits).sum(dim=0, keepdim=True)
+        numbers = torch.rand(rounds, 1, dtype=torch.float64, device=self._limits.device, generator=self._generator)
+        return (numbers < self._limits).sum(dim=1)
 
     def __call__(self, draft: Draft, logits: Tensor, chooser: Chooser) -> tuple[Tensor, Tensor]:
         """The first node of that depth, or of the greatest there is."""

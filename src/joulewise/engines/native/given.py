@@ -12,7 +12,7 @@ from torch import Tensor
 from joulewise.decoding import Vanilla
 from joulewise.engines.engine import Generation, Sampling
 from joulewise.engines.native.accept import Chooser, match
-from joulewise.engines.native.drafters import CHAINS, Parts, make_drafter
+from joulewise.engines.native.drafters import CHAINS, Parts, make_drafter, runs_ahead
 from joulewise.engines.native.loop import Decoded, decode
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.session import BUCKET, Captured, Judging, open_session
@@ -32,6 +32,8 @@ class Given:
     def __init__(self, model: DecoderModel, capacity: int) -> None:
         self._model, self._capacity = model, capacity + 2
         self._rows: dict[int, Rows] = {}
+        self._parts = Parts(model, None, None, Chooser.of(Sampling(), 0, model.device), ())
+        self._fewest = 1 if runs_ahead(Vanilla(), self._parts) else 2  # texts that go to the loop for several
         with torch.inference_mode():
             open_session(model, self._capacity)  # a larger one captures again what the last one had
 
@@ -74,11 +76,11 @@ class Given:
     def _capture(self, running: int, first: int, last: int) -> None:
         """On a GPU, capture one-token forwards that reach from one length to another."""
         model = self._model
-        if running > 1:
+        if running >= self._fewest:
             if running not in self._rows:
                 self._rows[running] = Rows(model, running, self._capacity, None)
             if model.device.type == "cuda":
-                prepare_rows(self._rows[running], first, last)
+                prepare_rows(self._rows[running], CHAINS[Vanilla](Vanilla(), self._parts), first, last)
             return
         session = open_session(model, self._capacity)
         if isinstance(session, Captured):
@@ -90,11 +92,12 @@ class Given:
         model = self._model
         start_s = time.monotonic()
         with torch.inference_mode():
-            chooser = Chooser.of(Sampling(), 0, model.device)
-            vanilla, parts = Vanilla(), Parts(model, None, None, chooser, ())
+            vanilla, parts = Vanilla(), self._parts
             made: tuple[Decoded, ...]
-            if len(prompts) == 1:
-                made = (decode(model, make_drafter(vanilla, parts), prompts[0], output_tokens, (), match, chooser),)
+            if len(prompts) < self._fewest:
+                made = (
+                    decode(model, make_drafter(vanilla, parts), prompts[0], output_tokens, (), match, parts.chooser),
+                )
             else:
                 limits = [output_tokens] * len(prompts)
                 chains = CHAINS[Vanilla](vanilla, parts)

@@ -14,7 +14,7 @@ from joulewise.engines.native.accept import Chooser, Lot, Rule, match, typical
 from joulewise.engines.native.check import as_step, reader
 from joulewise.engines.native.checkpoints import Family
 from joulewise.engines.native.draft import Draft
-from joulewise.engines.native.drafters import CHAINS, Parts, make_drafter
+from joulewise.engines.native.drafters import CHAINS, Parts, make_drafter, runs_ahead
 from joulewise.engines.native.engine import head_of
 from joulewise.engines.native.given import Given
 from joulewise.engines.native.heads import Head, open_head, published_taps, taps_of
@@ -23,7 +23,7 @@ from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle
 from joulewise.engines.native.loop import Decoded, decode
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.session import CHAIN, WIDTHS, height_class, prepare_session
-from joulewise.engines.native.together import decode_together
+from joulewise.engines.native.together import decode_together, prepare_ahead
 from joulewise.engines.spec import RANDOM_HEAD, NativeSpec
 from joulewise.engines.transformers.check import PLAIN, explain_difference, verdict_at_sight
 from joulewise.engines.transformers.drafts import Draft as DraftModel
@@ -99,6 +99,10 @@ class LoadedEngine:
             prepare_session(self.target, most)
             for _, model in self._drafts.values():
                 prepare_session(model, {None: 2})  # the last drafted token and the root
+            for decoding in decodings:
+                parts = self._parts(decoding, chooser, ())
+                if runs_ahead(decoding, parts):
+                    prepare_ahead(self.target, CHAINS[type(decoding)](decoding, parts))
 
     def _parts(self, decoding: Decoding, chooser: Chooser, ends: Collection[int]) -> Parts:
         name, head = draft_name(self._spec, decoding), head_of(self._spec, decoding)
@@ -186,17 +190,14 @@ class LoadedEngine:
         free = request.ignore_eos or decoding.synthetic is not None
         ends = () if free else target.loaded.eos_token_ids
         chooser = Chooser.of(request.sampling, request.seed, target.device)
+        parts, rule = self._parts(decoding, chooser, ends), _rule(decoding, request.seed, target.device)
+        tokens, limit = prompt[0].to(target.device), request.max_new_tokens
         with torch.inference_mode():
-            return decode(
-                target,
-                make_drafter(decoding, self._parts(decoding, chooser, ends)),
-                prompt[0].to(target.device),
-                request.max_new_tokens,
-                ends,
-                _rule(decoding, request.seed, target.device),
-                chooser,
-                witness,
-            )
+            if witness is None and runs_ahead(decoding, parts):
+                chains, lot = CHAINS[type(decoding)](decoding, parts), rule if isinstance(rule, Lot) else None
+                return decode_together(target, chains, [tokens], [limit], ends, lot)[0]
+            drafter = make_drafter(decoding, parts)
+            return decode(target, drafter, tokens, limit, ends, rule, chooser, witness)
 
     def check_lossless(
         self, request: Request, decoding: Decoding, reference: Sequence[int], output: Sequence[int]

@@ -3,8 +3,8 @@
 A captured forward has fixed shapes: the number of its tokens is rounded up to one of ``WIDTHS``, that of the slots it
 reads to a multiple of ``BUCKET``; on our own kernels, which find that number on the device, one forward serves all
 lengths. What differs from call to call (the tokens, the tree, the length) lies in buffers on the device, and the mask
-is made from them inside the graph. So is the verdict on a draft: every small kernel that the host starts after a forward
-costs as much as a layer.
+is made from them inside the graph. So is the verdict on a draft: every small kernel that the host starts after a
+forward costs as much as a layer.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ rolls that text back further. A text that is done stays in the batch, counted no
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -16,11 +17,12 @@ from torch import Tensor
 
 from joulewise.engines.engine import Round
 from joulewise.engines.native.accept import Lot
+from joulewise.engines.native.ahead import Ahead, Told
 from joulewise.engines.native.attention import Sight
 from joulewise.engines.native.loop import Decoded, until_the_end
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.recorded import Recorded
-from joulewise.engines.native.session import BUCKET, ROOM, Capture, lasting_cuda_graph
+from joulewise.engines.native.session import BUCKET, ROOM, Capture, cuda_graph, lasting_cuda_graph
 from joulewise.engines.phases import Stopwatch
 
 
@@ -29,6 +31,23 @@ class Chains(Protocol):
 
     most: int
     """The most tokens of a draft."""
+    blind: bool
+    """Whether a draft always has as many tokens, and is made of what lies on the device."""
+
+    @property
+    def cached(self) -> object:
+        """What drafts read and write beside that."""
+        ...
+
+    def draft(self, tail: Tensor, before: Tensor, span: int) -> Tensor:
+        """Where ``blind``: drafts, shape ``(texts, most)``.
+
+        Args:
+            tail: the last two tokens of each text, shape ``(texts, 2)``.
+            before: tokens before the last one, shape ``(texts,)``.
+            span: slots that may be read.
+        """
+        ...
 
     def reset(self, prompts: Sequence[Tensor], capacity: int) -> None:
         """Begin with these prompts, each of shape ``(P,)``."""
@@ -62,6 +81,22 @@ class Rows:
         self.cache = model.new_cache(-(-capacity // BUCKET) * BUCKET, texts)
         self._capture = capture or (lasting_cuda_graph if model.device.type == "cuda" else None)
         self._made: dict[Any, Recorded[Tensor]] = {}
+        self._ahead: dict[Any, tuple[Ahead, object]] = {}
+
+    def ahead(self, chains: Chains) -> Ahead | None:
+        """What runs rounds ahead of the host, if these chains can and it pays: where rounds are captured."""
+        if self._capture is None or not chains.blind:
+            return None
+        cached = chains.cached
+        key = chains.most, id(cached)
+        if key not in self._ahead:
+            self._ahead[key] = Ahead(self, chains, partial(_judged, self)), cached  # kept, so that its id stays its own
+        return self._ahead[key][0]
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Capture work that leaves nothing in the memory which captured work shares."""
+        assert self._capture is not None
+        return (cuda_graph if self._capture is lasting_cuda_graph else self._capture)(run)
 
     def prefill(self, prompts: Sequence[Tensor]) -> Tensor:
         """Read prompts, each from slot 0 on; each one's last hidden state, shape ``(texts, H)``."""
@@ -153,19 +188,45 @@ def decode_together(
         """Output tokens that are still to come; 0 for a text that is done."""
         return 0 if texts[row][-1] in ends else limits[row] - (len(texts[row]) - starts[row])
 
-    while any(map(left, range(len(texts)))):
-        drafted, counts = chains.propose(texts, [max(left(row) - 1, 0) for row in range(len(texts))])
+    def step(rooms: Sequence[int]) -> tuple[Told, list[int]]:
+        """A round that begins with what the host knows."""
+        drafted, counts = chains.propose(texts, rooms)
         watch.mark("draft")
         state = [(text[-1], len(text) - 1, count, -1) for text, count in zip(texts, counts, strict=True)]
         root, before, counted, forced = torch.tensor(state, device=model.device).unbind(dim=1)
         nodes = torch.cat((root[:, None], drafted), dim=1)
         if lot is not None:
-            forced = torch.cat([lot.depth() for _ in texts])
+            forced = lot.depths(len(texts))
         span = rows.span(max(map(len, texts)) + drafted.shape[1])
-        told = _round(rows, span, nodes, before, counted, forced)
+        told = Told(_round(rows, span, nodes, before, counted, forced), None)
         watch.mark("verify")
-        verdicts = told.tolist()  # the round's one wait
-        watch.mark("accept")
+        return told, counts
+
+    each = range(len(texts))
+    width = chains.most + 1
+    ahead = rows.ahead(chains)
+    lots: list[Tensor] = []
+    flight: deque[tuple[Told, list[int]]] = deque()  # rounds that the host has not read
+    while flight or any(map(left, each)):
+        rooms = [max(left(row) - 1, 0) for row in each]
+        if ahead is None or (chains.most and not any(rooms) and not flight):
+            flight.append(step(rooms))
+        elif any(map(left, each)) and (
+            not flight or min(left(row) for row in each if left(row)) >= (len(flight) + 1) * width
+        ):
+            counts = [min(chains.most, room) for room in rooms]
+            if not flight:
+                ahead.start(texts, counts)
+            if lot is not None and not lots:
+                lots = list(lot.depths(_LOTS * len(texts)).view(_LOTS, -1).unbind())
+            span = rows.span(max(map(len, texts)) + (len(flight) + 1) * width)
+            flight.append((ahead.run(span, lots.pop() if lots else None, watch.mark), counts))
+            if len(flight) < 2:
+                continue
+        told, counts = flight.popleft()
+        verdicts = told.read()  # the round's one wait
+        if not flight:
+            watch.mark("accept")
         accepted = [verdict[0] for verdict in verdicts]
         for row, (kept, *tokens) in enumerate(verdicts):
             if (room := left(row)) == 0:
@@ -176,7 +237,8 @@ def decode_together(
             wasted[row] += len(emitted) - taken
             rounds[row].append(Round(counts[row], min(kept, taken)))
         chains.observe(counts, accepted)
-        watch.mark("host")
+        if not flight:
+            watch.mark("host")
 
     phases_s = watch.seconds()
     return tuple(
@@ -192,16 +254,32 @@ def decode_together(
     )
 
 
-def prepare_rows(rows: Rows, first: int, last: int) -> None:
-    """Capture what vanilla rounds need from one length to another, in tokens. The rows must hold no text yet."""
+def prepare_ahead(model: DecoderModel, chains: Chains) -> None:
+    """On a GPU, capture what one text needs whose rounds run ahead of the host."""
+    prompt = torch.zeros(2, dtype=torch.long, device=model.device)
+    rows = open_rows(model, 1, ROOM)
+    chains.reset([prompt], ROOM)
+    prepare_rows(rows, chains, ROOM, ROOM)
+
+
+def prepare_rows(rows: Rows, chains: Chains, first: int, last: int) -> None:
+    """Capture what rounds need from one length to another, in tokens. The rows must hold no text yet."""
     zeros = torch.zeros(rows.texts, dtype=torch.long, device=rows.model.device)
+    ahead = rows.ahead(chains)
     for span in sorted({rows.span(tokens) for tokens in (*range(first, last, BUCKET), last)}):
-        _round(rows, span, zeros[:, None], zeros, zeros, zeros - 1)
+        if ahead is not None:
+            ahead.prepare(span)
+        if ahead is None or chains.most:  # a last token, for which nothing is drafted
+            _round(rows, span, zeros[:, None], zeros, zeros, zeros - 1)
 
 
 def _round(rows: Rows, span: int, nodes: Tensor, before: Tensor, counts: Tensor, forced: Tensor) -> Tensor:
     """``_judged``, captured."""
     return rows.run((nodes.shape[1], span), partial(_judged, rows, span), nodes, before, counts, forced)
+
+
+_LOTS = 64
+"""Rounds for which lots are drawn at once."""
 
 
 def _judged(rows: Rows, span: int, nodes: Tensor, before: Tensor, counts: Tensor, forced: Tensor) -> Tensor:

@@ -99,7 +99,7 @@ def test_prepared_rows_capture_nothing_more() -> None:
     limits, length = [9, 9], BUCKET - 3 + 9
     with torch.inference_mode():
         rows = Rows(model, 2, length + 2, capture)
-        prepare_rows(rows, BUCKET - 2, length)
+        prepare_rows(rows, NoChains(), BUCKET - 2, length)
         prepared = len(captured)
         assert prepared == 2  # the output reaches over the end of a bucket
         made = decode_together(model, NoChains(), prompts, limits, (), rows=rows)

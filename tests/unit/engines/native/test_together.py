@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from joulewise.decoding.spec import Decoding
 from joulewise.engines.engine import Message, Request, Sampling
 from joulewise.engines.native import NativeEngine
 from joulewise.engines.native.accept import Chooser, Lot, match
+from joulewise.engines.native.ahead import Ahead
 from joulewise.engines.native.drafters import Parts, make_drafter
 from joulewise.engines.native.drafters.chains import LookupChains, ModelChains, NoChains
 from joulewise.engines.native.drafters.draft_model import Constant, Heuristic
@@ -171,3 +173,48 @@ def test_what_cannot_be_done_together_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=message):
         engine.generate_together(requests, decoding)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    decoding=st.sampled_from([Vanilla(), CoGA(tokens=1), CoGA(tokens=4)]),
+    sizes=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 40)), min_size=1, max_size=4),
+    seed=st.integers(0, 99),
+    end=st.booleans(),
+)
+def test_rounds_ahead_of_the_host_give_the_same(
+    pair: Pair, decoding: Decoding, sizes: list[tuple[int, int]], seed: int, end: bool
+) -> None:
+    """And what they read of the last round is what the host would have told them."""
+    dice = torch.Generator().manual_seed(seed)
+    prompts = [torch.randint(3, 40, (size,), generator=dice) for size, _ in sizes]
+    ends: tuple[int, ...] = ()
+    if end:
+        ends = (pair.alone(Vanilla(), prompts[0], 12, ())[0][-1],)  # type: ignore[index]
+    real, unread = Ahead.run, []
+
+    def spied(ahead: Ahead, *args: Any) -> Any:
+        told = real(ahead, *args)
+        unread.append(told)
+        read = told.read
+
+        def reading() -> list[list[int]]:
+            unread.remove(told)
+            return read()
+
+        told.read = reading
+        assert len(unread) <= 2
+        most.append(len(unread))
+        return told
+
+    most: list[int] = []
+    with torch.inference_mode(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ahead, "run", spied)
+        chains, limits = pair.chains(decoding, ends, uncaptured), [limit for _, limit in sizes]
+        together = decode_together(pair.target, chains, prompts, limits, ends, capture=uncaptured)
+    for found, prompt, limit in zip(together, prompts, limits, strict=True):
+        told = (found.tokens, found.rounds, found.wasted_tokens, found.finish_reason)
+        assert told == pair.alone(decoding, prompt, limit, ends)
+    assert not unread
+    if not ends and min(limits) > 3 * (chains.most + 1):
+        assert max(most) == 2

@@ -131,6 +131,16 @@ CHAINS: dict[type[Decoding], Callable[[Any, Parts], Chains]] = {
 """What can be decoded for several texts at once. DyGA by confidence cannot: it waits for every token of every text."""
 
 
+def runs_ahead(decoding: Decoding, parts: Parts) -> bool:
+    """Whether one text is best decoded as a batch of one (``together.py``): its rounds then run ahead of the host.
+
+    So it is on a GPU, greedily, where drafts have a constant length and all models run on our own kernels.
+    """
+    models = [parts.target, *([parts.draft] if parts.draft is not None else [])]
+    able = type(decoding) in (Vanilla, CoGA) and parts.chooser.greedy
+    return able and all(model.device.type == "cuda" and model.sights for model in models)
+
+
 def make_drafter(decoding: Decoding, parts: Parts) -> Drafter:
     """The drafter of a decoding, fresh: nothing of an earlier prompt is in it."""
     return DRAFTERS[type(decoding)](decoding, parts)
