@@ -58,7 +58,7 @@ class Ahead:
         self.most = chains.most
         # Not in the memory that captured work shares: here the rounds hand on to each other.
         self._tail = torch.zeros(texts, 2, dtype=torch.long, device=device)
-        self._state = torch.ones(3, texts, dtype=torch.long, device=device)
+        self._state = torch.tensor([[1], [0], [-1]], device=device).repeat(1, texts)
         self._before, self._counts, self._forced = self._state
         self._drafted = torch.zeros(texts, self.most, dtype=torch.long, device=device)
         self._told = torch.zeros(texts, self.most + 2, dtype=torch.long, device=device)
