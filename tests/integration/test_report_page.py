@@ -10,12 +10,14 @@ from html.parser import HTMLParser
 
 import pytest
 
+from joulewise.analysis.tradeoffs import Wishes
 from joulewise.ledger import load
 from joulewise.report.html import render
 from joulewise.report.summary import cells_of, summarise, to_json
 from joulewise.report.text import figure, short_model
 from joulewise.report.trials import trial_blocks
 from sample_run import sample_run
+from sample_tradeoff import sample_tradeoff, script
 from synthetic_table import part, row, table
 
 VOID = {"meta", "br", "img", "input", "link", "hr"}
@@ -251,6 +253,78 @@ def test_two_runs_of_the_same_plan_are_told_apart():
 
 
 @pytest.fixture(scope="module")
+def ways():
+    """Two models, direct, with steps, budgets and votes; 120 questions of MMLU."""
+    return summarise(sample_tradeoff(120), wishes=Wishes(reach=0.5))
+
+
+@pytest.fixture(scope="module")
+def ways_html(ways):
+    return render(ways)
+
+
+def test_ways_of_answering_have_a_section_with_charts_and_tables(ways_html):
+    page = Page(ways_html)
+    assert page.tags.count("svg") == 1 + 2  # MMLU's frontier, tokens to think, votes; nothing judges MT-Bench
+    assert page.tags.count("desc") == 3
+    text = " ".join(t if isinstance(t, str) else t[0] for t in page.texts)
+    for words in (
+        "every way of answering",
+        "What thinking longer costs, and what it buys",
+        "On the frontier of accuracy against joules per answer, over 120 questions",
+        "direct, llama-8b beats budget-1024, llama-1b: it takes 0.00",
+        "subcategories, less in none",
+        "The cheapest that reaches 50.0 %",
+        "mmlu: by subject",
+        "too few",
+        "not scored",
+    ):
+        assert words in text
+
+
+def test_every_number_about_ways_of_answering_is_in_the_json(ways, ways_html):
+    data = json.loads(json.dumps(to_json(ways)))
+    known = {n.rstrip(".,") for n in numbers_of(data)}
+
+    def plain(value):
+        if isinstance(value, dict | list):
+            for item in value.values() if isinstance(value, dict) else value:
+                yield from plain(item)
+        elif isinstance(value, float):
+            yield value
+
+    for value in plain(data["tradeoffs"]):  # a factor of a change, a change without its sign, a share in whole per cent
+        known |= {figure(1 + value), figure(abs(value)), figure(100 * abs(value)), f"{100 * value:.0f}"}
+    known |= {str(g["questions"]) for one in data["tradeoffs"] for g in one["groups"]}
+    known |= {str(d[n]) for one in data["tradeoffs"] for d in one["dominances"] for n in ("ahead", "even", "behind")}
+    dominances = [d for one in data["tradeoffs"] for d in one["dominances"]]
+    known |= {str(d["ahead"] + d["even"] + d["behind"]) for d in dominances} | {str(len(dominances) - 5)}
+    known |= {"95", "1,000", "2602.09113", "50", "2", "5", "99", "0", "1"}  # of sentences that are always the same
+    shown = [t if isinstance(t, str) else t[0] for t in Page(ways_html).texts if isinstance(t, str) or not t[1]]
+    found = [n.rstrip(".,") for text in shown for n in re.findall(r"\d[\d,.]*", text)]
+    assert len(found) > 3000
+    assert sorted({n for n in found if n not in known}) == []
+
+
+def test_modelled_ways_of_answering_are_hollow_and_have_no_frontier():
+    html = page_of(table(script(provenance="modelled")))
+    assert "Hollow points are modelled, and have no frontier." in html
+    assert "J per answer (modelled)" in html
+    assert "On the frontier" not in html
+    assert "optimal" not in re.sub(r"<p class=.note.>.*?</p>", "", html, flags=re.S)
+
+
+def test_names_of_ways_of_answering_are_escaped():
+    ways = {"direct": ({0}, 1.0, 9), f"budget-16{HOSTILE}": ({1}, 2.0, 9), f"budget-64{HOSTILE}": ({2, 3}, 3.0, 9)}
+    rows = [
+        r | {"category": HOSTILE + r["category"]} for r in script(ways, task=HOSTILE, engine=HOSTILE, model=HOSTILE)
+    ]
+    html = page_of(table(rows))
+    assert "img" not in Page(html).tags
+    assert html.count("<script") == 1
+
+
+@pytest.fixture(scope="module")
 def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="no browser check: playwright is not installed")
     chromium = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None)
@@ -265,10 +339,12 @@ def browser():
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_no_sideways_scroll_and_no_request_in_a_browser(browser, html, width, scheme):
+@pytest.mark.parametrize("which", ["html", "ways_html"])
+def test_no_sideways_scroll_and_no_request_in_a_browser(browser, request, which, width, scheme):
+    html = request.getfixturevalue(which)
     page = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=scheme)
     requests = []
-    page.on("request", lambda request: requests.append(request.url))
+    page.on("request", lambda asked: requests.append(asked.url))
     page.set_content(html)
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -280,7 +356,9 @@ def test_no_sideways_scroll_and_no_request_in_a_browser(browser, html, width, sc
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 720, 980, 1280])
-def test_no_heading_and_no_figure_of_a_table_breaks_within_a_word(browser, html, width):
+@pytest.mark.parametrize("which", ["html", "ways_html"])
+def test_no_heading_and_no_figure_of_a_table_breaks_within_a_word(browser, request, which, width):
+    html = request.getfixturevalue(which)
     page = browser.new_page(viewport={"width": width, "height": 844})
     page.set_content(html)
     broken = """

@@ -55,6 +55,7 @@ KWH_PER_MILLION_TOKENS = 1_000_000 / 3_600_000
 
 
 NO_RIGHT_OR_WRONG = "the task has no right and wrong answers"
+NONE_CORRECT = "no answer is correct"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class ComponentCost:
         energy_per_answer_j: over Trials.
         energy_per_correct_answer_j: over correct Trials; with none correct it is unbounded and has a lower end only:
             that of the energy per answer over the upper end of the accuracy.
+        correct_answers_per_kj: its inverse, over a kilojoule.
         energy_per_1000_output_tokens_wh, energy_per_million_output_tokens_kwh: the second in other units.
         price_per_1000_output_tokens: in the currency of the price given; None where none was given.
         net: the same less what idling would have drawn; all the others are gross.
@@ -78,6 +80,7 @@ class ComponentCost:
     energy_per_output_token_j: Quantity
     energy_per_answer_j: Quantity
     energy_per_correct_answer_j: Quantity
+    correct_answers_per_kj: Quantity
     energy_per_1000_output_tokens_wh: Quantity
     energy_per_million_output_tokens_kwh: Quantity
     price_per_1000_output_tokens: Quantity | None
@@ -264,6 +267,7 @@ def _component(
         per_output_token,
         per_answer,
         per_correct,
+        correct_per_kj(per_correct),
         per_output_token.scaled(WH_PER_1000_TOKENS),
         per_output_token.scaled(KWH_PER_MILLION_TOKENS),
         None if price_per_kwh is None else per_output_token.scaled(WH_PER_1000_TOKENS / 1000 * price_per_kwh),
@@ -327,11 +331,33 @@ def _per_correct(
     if judged.column("correct").any():
         return judged.ratio(energy, "correct", provenance, common)
     per_answer = judged.ratio(energy, "answers", provenance, common)
+    return none_correct(per_answer, accuracy)
+
+
+def none_correct(per_answer: Quantity, accuracy: Quantity) -> Quantity:
+    """Joules per correct answer where there is none: unbounded, with a lower end.
+
+    Args:
+        per_answer: joules per answer.
+        accuracy: the share of correct answers, 0, with its interval.
+    """
     if per_answer.value is None:
         return per_answer
     lower = None if per_answer.lower is None or not accuracy.upper else per_answer.lower / accuracy.upper
-    reason = "no answer is correct"
-    return replace(per_answer, value=None, lower=lower, upper=None, unbounded=True, reason=reason)
+    return replace(per_answer, value=None, lower=lower, upper=None, unbounded=True, reason=NONE_CORRECT)
+
+
+def correct_per_kj(per_correct: Quantity) -> Quantity:
+    """Correct answers per kilojoule: 1,000 over the joules per correct answer, and 0 where no answer is correct."""
+    if per_correct.value is None and not per_correct.unbounded:
+        return per_correct
+    return replace(
+        per_correct,
+        value=0.0 if per_correct.value is None else 1000.0 / per_correct.value,
+        lower=0.0 if per_correct.unbounded else None if per_correct.upper is None else 1000.0 / per_correct.upper,
+        upper=None if per_correct.lower is None else 1000.0 / per_correct.lower,
+        unbounded=False,
+    )
 
 
 def _accuracy(cell: Cell, make_sample: _MakeSample) -> Quantity:

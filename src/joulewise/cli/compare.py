@@ -10,6 +10,7 @@ import typer
 
 from joulewise.cli.named_file import named_file
 from joulewise.cli.report import STDOUT
+from joulewise.cli.shares import share
 from joulewise.errors import EnvironmentFault, UserError
 
 
@@ -77,9 +78,9 @@ def compare(
         [base, *(also_base or ())],
         [new, *(also_new or ())],
         metric=metric,
-        fail_above=_share(fail_above, "--fail-above"),
+        fail_above=share(fail_above, "--fail-above"),
         allow_different=allow_different,
-        run_to_run=None if run_to_run is None else _share(run_to_run, "--run-to-run"),
+        run_to_run=None if run_to_run is None else share(run_to_run, "--run-to-run"),
         without_polluted=without_polluted,
         **choices,
     )
@@ -94,22 +95,6 @@ def compare(
     if json_output or markdown == "-":
         typer.echo(headline(comparison), err=True)
     raise typer.Exit(comparison.exit_code)
-
-
-def _share(text: str, option: str) -> float:
-    """``5%`` or ``0.05`` as 0.05. A bare ``5`` may be meant either way and is refused."""
-    if not text.strip():
-        raise UserError(f"{option} is empty; write 5% or 0.05")
-    number, percent = text.strip().removesuffix("%").strip(), text.strip().endswith("%")
-    try:
-        share = float(number) / (100 if percent else 1)
-    except ValueError:
-        raise UserError(f"{option} {text}: not a number; write 5% or 0.05") from None
-    if not 0.0 <= share < (10.0 if percent else 1.0):
-        raise UserError(
-            f"{option} {text}: write a percentage from 0% to below 1000%, such as 5%, or a share below 1, such as 0.05"
-        )
-    return share
 
 
 def _write(file: Path, text: str) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from joulewise.cli.meter import CARBON_HELP
 from joulewise.cli.named_file import named_file
+from joulewise.cli.shares import share
 from joulewise.errors import EnvironmentFault, UserError
 
 if TYPE_CHECKING:
@@ -48,6 +49,20 @@ def report(
     carbon: Annotated[
         str | None, typer.Option("--carbon", metavar="GRID", help=CARBON_HELP.format("of answers and tokens"))
     ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline",
+            metavar="CELL",
+            help="ENGINE/DECODING/REASONING that all others are held against. Default: each engine's direct answers.",
+        ),
+    ] = None,
+    reach: Annotated[
+        str | None, typer.Option("--reach", metavar="PERCENT", help="Tell the cheapest cell with such an accuracy.")
+    ] = None,
+    worth: Annotated[
+        float, typer.Option("--worth", metavar="POINTS", help="Points of accuracy that a kilojoule must buy.")
+    ] = 0.0,
     without_polluted: Annotated[
         bool,
         typer.Option("--without-polluted", help="Leave out Trials during which other processes used the CPU."),
@@ -67,6 +82,9 @@ def report(
         price_per_kwh=price_per_kwh,
         currency=currency,
         carbon=carbon,
+        baseline=baseline,
+        reach=None if reach is None else share(reach, "--reach", "60%", "0.6"),
+        worth=worth,
         without_polluted=without_polluted,
     )
 
@@ -81,6 +99,9 @@ def show_runs(
     price_per_kwh: float | None = None,
     currency: str = "",
     carbon: str | None = None,
+    baseline: str | None = None,
+    reach: float | None = None,
+    worth: float = 0.0,
     without_polluted: bool = False,
     quiet: bool = False,
     result_last: bool = False,
@@ -91,7 +112,8 @@ def show_runs(
         runs: run folders; one that is named twice counts once.
         quiet: print nothing on standard output, only write files.
         result_last: after the tables, print the result in words once more.
-        html, markdown, latex, json_output, price_per_kwh, currency, carbon, without_polluted: as the command's options.
+        html, markdown, latex, json_output, price_per_kwh, currency, carbon, baseline, reach, worth, without_polluted:
+            as the command's options, ``reach`` as a share.
 
     Returns:
         What was shown.
@@ -109,6 +131,7 @@ def show_runs(
     if currency and price_per_kwh is None:
         raise UserError(f"--currency {currency} says nothing without a price; give it with --price-per-kwh")
 
+    from joulewise.analysis.tradeoffs import Wishes
     from joulewise.energy.carbon import grid
     from joulewise.ledger import load
     from joulewise.report.summary import cells_of, summarise, to_json
@@ -123,6 +146,7 @@ def show_runs(
         currency=currency,
         without_polluted=without_polluted,
         grid=at_time,
+        wishes=Wishes(baseline, reach, worth),
         cells=cells,
     )
     if json_output and not quiet:

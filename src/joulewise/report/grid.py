@@ -36,21 +36,29 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One cell of the plan's grid. ``n``: questions behind every figure of the row that does not say otherwise."""
+    """One cell of the plan's grid.
+
+    Args:
+        key: which.
+        n: questions behind every figure of the row that does not say otherwise.
+        figures: column by column.
+        names: what the row stands under and what it is called; None is the cell's task and decoding.
+    """
 
     key: CellKey
     n: int | None
     figures: tuple[Shown, ...]
+    names: tuple[str, str] | None = None
 
     @property
     def task(self) -> str:
-        """The cell's task."""
-        return self.key.task
+        """What the row stands under: the cell's task, or a part of it."""
+        return self.names[0] if self.names else self.key.task
 
     @property
     def decoding(self) -> str:
-        """The cell's decoding."""
-        return self.key.decoding
+        """What the row is called: the cell's decoding, or where several reasonings stand side by side, more."""
+        return self.names[1] if self.names else self.key.decoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,7 @@ class Grid:
         rows: by task and decoding.
         notes: what belongs under it.
         absolute: whether joules stand in it, and not only their ratios.
+        of: what its rows are.
     """
 
     title: str
@@ -70,6 +79,7 @@ class Grid:
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     absolute: bool = False
+    of: str = "decoding"
 
     @property
     def counts_questions(self) -> bool:
@@ -104,15 +114,25 @@ def in_words(quantity: Quantity, mark: str | None, factor: float = 1.0) -> Shown
     return Shown(value(quantity, factor), detail, mark, quantity.n_questions or None, why=why)
 
 
-def lay_out(title: str, keys: Sequence[CellKey], columns: Iterable[Column], notes: Iterable[str] = ()) -> Grid:
-    """Lay columns out in rows; a column of nothing but unknowns becomes a note."""
+def lay_out(
+    title: str,
+    keys: Sequence[CellKey],
+    columns: Iterable[Column],
+    notes: Iterable[str] = (),
+    names: Sequence[tuple[str, str]] | None = None,
+) -> Grid:
+    """Lay columns out in rows; a column of nothing but unknowns becomes a note.
+
+    Args:
+        names: as in ``Row``, row by row.
+    """
     columns = tuple(columns)
     shown = [column for column in columns if column.unknown is None]
     rows = []
     for i, key in enumerate(keys):
         figures = [column.figures[i] for column in shown]
         n = max((f.n for f in figures if f.n is not None), default=None)
-        rows.append(Row(key, n, tuple(_with_n(f, n) for f in figures)))
+        rows.append(Row(key, n, tuple(_with_n(f, n) for f in figures), names[i] if names else None))
     unknown = tuple(
         f"{column.heading}: unknown ({column.unknown})." for column in columns if column.unknown is not None
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from joulewise.analysis.tradeoffs import Tradeoff
 from joulewise.errors import EnvironmentFault
 from joulewise.report import chart
 from joulewise.report.bars import Bar, Histogram, energy_bars, histograms
@@ -31,6 +32,9 @@ from joulewise.report.text import (
     trial_notes,
     trust_notes,
 )
+from joulewise.report.tradeoff_charts import budget_chart, frontier_chart
+from joulewise.report.tradeoffs import TITLE, curve_name, findings, fine_grids, tradeoff_grids
+from joulewise.report.tradeoffs import notes as tradeoff_notes
 from joulewise.report.trials import MOST, TrialBlock
 
 _KINDS = {
@@ -41,6 +45,12 @@ _KINDS = {
     "costs energy": "bad",
     "slower": "bad",
     "not lossless": "bad",
+    "optimal": "good",
+    "better": "good",
+    "worse": "bad",
+    "fewer joules": "good",
+    "more joules": "bad",
+    "too few": "soft",
     "modelled": "soft",
 }
 """What the marks look like."""
@@ -75,6 +85,16 @@ class _SectionView:
 
 
 @dataclass(frozen=True, slots=True)
+class _TradeoffView:
+    task: str
+    findings: list[str]
+    frontier: str | None
+    modelled: bool
+    budgets: list[_Panel]
+    fine: tuple[Grid, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _RunView:
     run: RunFacts
     lines: list[tuple[str, str]]
@@ -82,6 +102,9 @@ class _RunView:
     trials: list[str]
     nothing: str | None
     sections: list[_SectionView]
+    tradeoffs: list[_TradeoffView]
+    tradeoff_notes: list[str]
+    tradeoff_grids: tuple[Grid, ...]
 
 
 def render(summary: Summary, trials: Sequence[TrialBlock] = ()) -> str:
@@ -131,6 +154,7 @@ def render(summary: Summary, trials: Sequence[TrialBlock] = ()) -> str:
         origin_phrase=origin_phrase,
         kinds=_KINDS,
         svg=markupsafe.Markup,
+        tradeoff_title=TITLE,
         script=markupsafe.Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
@@ -139,7 +163,31 @@ def render(summary: Summary, trials: Sequence[TrialBlock] = ()) -> str:
 def _run_view(run: RunFacts, summary: Summary, trials: Sequence[TrialBlock], numbers: Iterator[int]) -> _RunView:
     found = [_section_view(s, run, summary, trials, numbers) for s in sections(summary) if s.run == run.name]
     nothing = nothing_to_show(run, summary)
-    return _RunView(run, run_lines(run), trust_notes(run), trial_notes(run, summary), nothing, found)
+    several = [tradeoff for tradeoff in summary.tradeoffs if tradeoff.run == run.name]
+    return _RunView(
+        run,
+        run_lines(run),
+        trust_notes(run),
+        trial_notes(run, summary),
+        nothing,
+        found,
+        [_tradeoff_view(tradeoff, numbers) for tradeoff in several],
+        tradeoff_notes(several),
+        tradeoff_grids(several),
+    )
+
+
+def _tradeoff_view(found: Tradeoff, numbers: Iterator[int]) -> _TradeoffView:
+    frontier, budgets = None, []
+    if found.groups:
+        title = f"{found.task}: {found.measure} against joules per answer"
+        frontier = frontier_chart(found, title=title, prefix=f"chart{next(numbers)}")
+        for curve in found.curves:
+            title = f"{curve_name(curve, found)}: {found.measure} against joules per answer"
+            svg = budget_chart(curve, found, title=title, prefix=f"chart{next(numbers)}")
+            if svg is not None:
+                budgets.append(_Panel(curve_name(curve, found), svg))
+    return _TradeoffView(found.task, findings(found), frontier, not found.measured, budgets, fine_grids(found))
 
 
 def _section_view(

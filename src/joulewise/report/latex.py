@@ -10,8 +10,10 @@ from textwrap import wrap
 from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
 from joulewise.report.markdown import MODELLED, has_modelled, words
-from joulewise.report.summary import Section, Summary, sections
+from joulewise.report.summary import Summary, sections
 from joulewise.report.text import gain_note, headlines, nothing_to_show, run_lines, trial_notes, trust_notes
+from joulewise.report.tradeoffs import findings, tradeoff_grids
+from joulewise.report.tradeoffs import notes as tradeoff_notes
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -78,7 +80,17 @@ def _lines(summary: Summary) -> Iterator[str]:
                 yield from _comment(line)
             for grid in grids(section, summary):
                 gain = gain_note(run) if grid.absolute else None
-                yield from _table(grid, section, f"{number}-{place}", [*grid.notes, *([gain] if gain else [])])
+                where = f"{section.model} ({section.engine}), {section.reasoning}, run {section.run}"
+                yield from _table(grid, where, f"{number}-{place}", [*grid.notes, *([gain] if gain else [])])
+        found = [tradeoff for tradeoff in summary.tradeoffs if tradeoff.run == run.name]
+        for tradeoff in found:
+            for line in findings(tradeoff):
+                yield from _comment(f"{tradeoff.task}: {line}")
+        for note in tradeoff_notes(found):
+            yield from _comment(note)
+        for grid in tradeoff_grids(found):
+            gain = gain_note(run) if grid.absolute else None
+            yield from _table(grid, f"run {run.name}", str(number), [*grid.notes, *([gain] if gain else [])])
     for warning in summary.warnings:
         yield from _comment(warning)
 
@@ -87,18 +99,17 @@ def _comment(text: str) -> Iterator[str]:
     yield f"% {' '.join(text.split())}"
 
 
-def _table(grid: Grid, section: Section, place: str, notes: list[str]) -> Iterator[str]:
+def _table(grid: Grid, where: str, place: str, notes: list[str]) -> Iterator[str]:
     columns = [*(["n"] if grid.counts_questions else []), *grid.columns]
     name = re.sub(r"[^a-z]+", "-", grid.title.lower()).strip("-")
     # In one column table* is table; in two it has the width that these columns need.
     yield from ("", r"\begin{table*}[tbp]", r"\centering\footnotesize\setlength{\tabcolsep}{3pt}")
-    where = f"{section.model} ({section.engine}), {section.reasoning}, run {section.run}"
     stop = "" if grid.title.endswith("?") else "."
     yield rf"\caption{{{escaped(f'{grid.title}{stop} {where}.')}}}"
     yield rf"\label{{tab:joulewise-{place}-{name}}}\par\smallskip"
     yield rf"\begin{{tabular}}{{l{'r' * grid.counts_questions}{'l' * len(grid.columns)}}}"
     yield r"\toprule"
-    yield from _rows([_wrapped(heading) for heading in ("decoding", *columns)])
+    yield from _rows([_wrapped(heading) for heading in (grid.of, *columns)])
     for task, rows in groupby(grid.rows, key=lambda row: row.task):
         yield r"\midrule"
         yield rf"\multicolumn{{{len(columns) + 1}}}{{l}}{{\textit{{{escaped(task)}}}}} \\"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from joulewise.analysis.tradeoffs import Tradeoff
 from joulewise.report.explain import explain_grids, sentences
 from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
 from joulewise.report.summary import Summary, sections
 from joulewise.report.text import HOW_TO_READ, headlines, nothing_to_show, run_lines, trial_notes, trust_notes
+from joulewise.report.tradeoffs import TITLE, findings, tradeoff_grids
+from joulewise.report.tradeoffs import notes as tradeoff_notes
 
 MODELLED = "† Modelled, not measured: computed from time or utilisation, so that no verdict on energy can be given."
 """What the mark behind a modelled figure says."""
@@ -64,11 +67,27 @@ def _lines(summary: Summary) -> Iterator[str]:
                     yield from _table(grid)
                 if has_modelled(found):
                     yield from ("", MODELLED)
+        yield from _tradeoff_lines([tradeoff for tradeoff in summary.tradeoffs if tradeoff.run == run.name])
     for warning in summary.warnings:
         yield from ("", f"> {_escaped(warning)}")
     yield from ("", "---", "", _escaped(HOW_TO_READ), "")
     left_out = "; polluted Trials left out" if summary.without_polluted else ""
     yield f"Made by Joulewise {summary.joulewise} from the ledgers alone{left_out}."
+
+
+def _tradeoff_lines(several: Sequence[Tradeoff]) -> Iterator[str]:
+    if not several:
+        return
+    yield from ("", f"### {TITLE}")
+    for found in several:
+        yield from ("", f"**{_escaped(found.task)}**", "", *(f"- {_escaped(line)}" for line in findings(found)))
+    for note in tradeoff_notes(several):
+        yield from ("", f"> {_escaped(note)}")
+    tables = tradeoff_grids(several)
+    for grid in tables:
+        yield from _table(grid)
+    if has_modelled(tables):
+        yield from ("", MODELLED)
 
 
 def _explanation_lines(summary: Summary) -> Iterator[str]:
@@ -92,7 +111,7 @@ def _explanation_lines(summary: Summary) -> Iterator[str]:
 
 
 def _table(grid: Grid) -> Iterator[str]:
-    columns = ["task", "decoding", *(["n"] if grid.counts_questions else []), *grid.columns]
+    columns = ["task", grid.of, *(["n"] if grid.counts_questions else []), *grid.columns]
     yield from ("", f"**{_escaped(grid.title)}**", "")
     yield _row(columns)
     yield _row(["---:" if column == "n" else "---" for column in columns], plain=True)

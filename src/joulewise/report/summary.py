@@ -19,6 +19,7 @@ from joulewise.analysis.phase_energy import PhaseEnergy, phase_energies
 from joulewise.analysis.phases import PhaseShares, phase_shares
 from joulewise.analysis.precision import Precision, precision
 from joulewise.analysis.savings import Saving, savings
+from joulewise.analysis.tradeoffs import NO_WISHES, Tradeoff, Wishes, tradeoffs
 from joulewise.energy.carbon import Grid
 from joulewise.energy.reading import ComponentName
 from joulewise.records import NET_POLICY
@@ -47,6 +48,7 @@ class Summary:
         best: the cheapest of several sizes of a decoding.
         phases: where the seconds went, one entry for each cell whose engine tells them apart.
         phase_energy: where their joules went, one entry for each engine and reasoning of a run.
+        tradeoffs: accuracy against joules, one entry for each task of a run with several models or reasonings.
         warnings: what was noticed while reading.
     """
 
@@ -67,6 +69,7 @@ class Summary:
     best: tuple[Best, ...]
     phases: tuple[PhaseShares, ...]
     phase_energy: tuple[PhaseEnergy, ...]
+    tradeoffs: tuple[Tradeoff, ...]
     warnings: tuple[str, ...]
 
 
@@ -92,6 +95,7 @@ def summarise(
     currency: str = "",
     without_polluted: bool = False,
     grid: Grid | None = None,
+    wishes: Wishes = NO_WISHES,
     cells: Sequence[Cell] | None = None,
 ) -> Summary:
     """Summarise one run or several.
@@ -102,6 +106,7 @@ def summarise(
         currency: its currency, for display.
         without_polluted: leave out Trials during which other processes used the CPU.
         grid: whose intensity to tell carbon by; None tells none.
+        wishes: what to tell of accuracy against joules.
         cells: what ``cells_of`` gave, where it is at hand.
     """
     if cells is None:
@@ -127,6 +132,7 @@ def summarise(
         best(cells, components),
         phase_shares(cells, components),
         phase_energies(cells, components, table.environments),
+        tradeoffs(cells, components, wishes),
         tuple(table.warnings),
     )
 

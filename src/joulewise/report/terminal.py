@@ -17,6 +17,8 @@ from joulewise.report.grids import grids
 from joulewise.report.run_facts import RunFacts
 from joulewise.report.summary import Summary, sections
 from joulewise.report.text import HOW_TO_READ, headlines, nothing_to_show, results, run_lines, trial_notes, trust_notes
+from joulewise.report.tradeoffs import TITLE, findings, tradeoff_grids
+from joulewise.report.tradeoffs import notes as tradeoff_notes
 
 _STYLES = {
     "saves": "green",
@@ -26,6 +28,12 @@ _STYLES = {
     "costs energy": "red",
     "slower": "red",
     "not lossless": "red",
+    "optimal": "green",
+    "better": "green",
+    "worse": "red",
+    "fewer joules": "green",
+    "more joules": "red",
+    "too few": "yellow",
     "modelled": "yellow",
 }
 _WIDEST = 110
@@ -50,20 +58,24 @@ def print_summary(summary: Summary, file: IO[str] | None = None) -> None:
                     _note(console, line)
                 for grid in grids(section, summary):
                     _print_grid(console, grid)
+        _print_tradeoffs(console, run, summary)
     console.print()
     for note in (*(f"Note: {warning}" for warning in summary.warnings), HOW_TO_READ):
         _note(console, note)
 
 
 def print_result(summary: Summary, file: IO[str] | None = None) -> None:
-    """Print what came out, in words alone; nothing where no decoding can be held against vanilla."""
+    """Print what came out, in words alone; nothing where nothing can be held against anything."""
     console = _console(file)
     found = [section for section in sections(summary) if section.savings]
     for section in found:
         name = f", {section.engine}, {section.reasoning}" if len(found) > 1 else ""
         console.print()
         console.print(Text(f"Result{name}: {' '.join(results(section))}"))
-    for run in summary.runs if found and not summary.without_polluted else ():
+    for tradeoff in summary.tradeoffs:
+        console.print()
+        console.print(Text(f"Result, {tradeoff.task}: {' '.join(findings(tradeoff))}"))
+    for run in summary.runs if (found or summary.tradeoffs) and not summary.without_polluted else ():
         if run.polluted > run.ok / 2:
             _note(
                 console,
@@ -113,6 +125,22 @@ def _print_run(console: Console, run: RunFacts, summary: Summary) -> None:
         _note(console, note)
 
 
+def _print_tradeoffs(console: Console, run: RunFacts, summary: Summary) -> None:
+    found = [tradeoff for tradeoff in summary.tradeoffs if tradeoff.run == run.name]
+    if not found:
+        return
+    console.print()
+    console.print(Text(TITLE, style="bold"))
+    for tradeoff in found:
+        console.print(Padding(Text(tradeoff.task, style="italic"), (0, 0, 0, 1)))
+        for line in findings(tradeoff):
+            console.print(Padding(Text(f"- {line}"), (0, 0, 0, 1)))
+    for note in tradeoff_notes(found):
+        _note(console, note)
+    for grid in tradeoff_grids(found):
+        _print_grid(console, grid)
+
+
 def _print_grid(console: Console, grid: Grid) -> None:
     console.print()
     console.print(Text(grid.title, style="bold"))
@@ -136,7 +164,7 @@ def _table(grid: Grid, heading: bool = True) -> Table:
         box=SIMPLE_HEAD if heading else None, show_header=heading, show_edge=False, padding=(0, 1), expand=True
     )
     longest = max(len(row.decoding) for row in grid.rows)
-    table.add_column("decoding", width=min(24, max(8, longest)), overflow="fold")
+    table.add_column(grid.of, width=min(24, max(8, longest)), overflow="fold")
     if grid.counts_questions:
         width = max(len(f"{row.n or 0:,}") for row in grid.rows)
         table.add_column("n", justify="right", width=width, style="dim")
