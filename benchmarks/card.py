@@ -287,8 +287,7 @@ class Rival:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.startswith(("[", '"')):  # else it is the library's own talk
-                self.lines.append(json.loads(line))
+            self.lines.append(json.loads(line))
 
     def _complain(self) -> None:
         assert self._process.stderr is not None
@@ -339,7 +338,14 @@ def rivals(card: Sensors, others: Sequence[Rival], sizes: Sizes, raw: Raw) -> No
 
 
 def told(part: str, rows: Rows) -> Any:
-    """A part's figures."""
+    """A part's figures, or why there are none: what is wrong with one part must not cost the others."""
+    try:
+        return _told(part, rows)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        return {"failed": f"the raw rows do not give the figures: {type(error).__name__}: {error}"}
+
+
+def _told(part: str, rows: Rows) -> Any:
     if part.startswith("added"):
         return figures.added(rows["slot"], POLL_S)
     return {"cost": figures.cost, "duty": figures.duty, "windows": figures.windows, "rivals": figures.rivals}[part](
@@ -386,6 +392,8 @@ def run(
                 rivals(card, others, sizes, raw)
             else:
                 added(card, meter, sizes, raw, draw)
+        except pynvml.NVMLError as error:
+            print(f"{part}: NVML: {error}", flush=True)
         finally:
             raw.close()
         keep(part, told(part, raw.rows))
@@ -422,10 +430,7 @@ def main(arguments: Sequence[str] | None = None, load: Load | None = None, sizes
         parts = replay(args.replay)
         result["environment"] = parts.pop("run")["environment"][0][0]
         for part, rows in parts.items():
-            try:
-                keep(part, told(part, rows))
-            except (IndexError, KeyError, ValueError) as error:
-                keep(part, {"cut": f"the raw rows end before the part does ({error})"})
+            keep(part, told(part, rows))
         return
     sizes = sizes or Sizes()
     parts_asked = args.parts.split(",")

@@ -64,6 +64,8 @@ def share_seen(phases: Sequence[float], values: Sequence[float], burst: float) -
     degrees = max(1, sum(len(v) - 1 for v in bins.values()))
     means = [float(np.mean(v)) for v in bins.values()]
     level = float(np.mean(shown))
+    if level <= 0.0:
+        raise ValueError("nothing is shown of the bursts")
     errors = np.empty((len(SHARES), len(OFFSETS)))
     for i, share in enumerate(SHARES):
         seen = sum(
@@ -287,8 +289,8 @@ def rivals(rows: Rows) -> list[dict[str, Any]]:
 
 def shown(part: str, found: Any) -> str:
     """A part's figures for people."""
-    if "cut" in found:
-        return f"{part}: {found['cut']}"
+    if "failed" in found:
+        return f"{part}: {found['failed']}"
     if part == "cost":
         lines = [f"the sampler takes {found['sampler_cpu_percent']:.2f} % of a core while no window is open"]
         for name, took in found["calls_us"].items():

@@ -37,6 +37,9 @@ SMOOTH, ROUGH = (4.0, 1.8, 0.8, 0.4, 0.25, 0.15), (60.0, 20.0, 7.0, 4.0, 2.0, 1.
 AIMS = {"steady": SMOOTH, "ramps": SMOOTH, "bursts": ROUGH}
 """95th percentile of the error, in percent, by load and length."""
 
+RECORDED = "bursts:80,steady:30,ramps:190"
+"""Five minutes and a few seconds; 190 s are 203 ramps, up or down."""
+
 SENSORS = {"fresh": Behaviour(), "held": Behaviour(renewed_s=0.1)}
 WINDOWS_PER_CARD = 10
 POLL_S = 0.1
@@ -217,7 +220,7 @@ def main() -> None:
     if args.record:
         import record_nvml
 
-        record_nvml.main(["--out", str(args.record), "--dense", "--phases", "steady:40,bursts:120,ramps:240"])
+        record_nvml.main(["--out", str(args.record), "--dense", "--phases", RECORDED])
         return
     if args.replay:
         from recorded_loads import replayed
@@ -236,7 +239,7 @@ def main() -> None:
     print(f"{figures['origin']}; errors (95th percentile) and half-widths (median) in percent of the truth\n")
     print(table(rows))
     for name, value in figures.items():
-        if name in ("cost", "memory_mb_by_hour"):
+        if name in ("cost", "memory_mb_by_hour") or name.endswith(("_wandered_percent", "left_out")):
             print(f"{name}: {value}")
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,12 @@
 """Windows placed in a recording of a real card, against a truth that the windows' own readings do not make.
 
 The recording (`benchmarks/record_nvml.py --dense`) holds the loads one after another, and when each burst and each ramp
-began and ended. Truth: of steady load its long-run mean power. Of bursts and ramps the mean course of the power, in
-bins of time since the last event, fitted by least squares to all of the counter's steps together; a single window's
-few steps hardly count in it. By how much the counter lags behind the load is fitted too, and taken off.
+began and ended. Truth: of steady load its long-run power, straight lines over 10 s each, so that slow drift is in it.
+Of ramps and bursts the mean course of the power by time since the last event (for ramps lines with a knot every 85 ms,
+for bursts steps), fitted by least squares to all of the counter's steps together; a single window's few steps hardly
+count in it. By how much the counter lags behind bursts is fitted too. What the load itself wandered around its truth is
+told, over whole steps of the counter: no meter can be nearer than that. So windows over steady load are also held
+against the joules of all steps, straight in between (rows `steps`): of these the meter knows the few that it reads.
 
 Whoever recorded saw a step only at the next reading, some milliseconds late. Where all of them lie on a straight line,
 they are played back when they came, and not when they were seen.
@@ -14,31 +17,73 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from meter_accuracy import AIMS, LENGTHS_S, Outcome, Row, outcome, row
 from numpy.typing import NDArray
-from simulated_card import Clock, run_to
+from simulated_card import Behaviour, Clock, run_to
 
-from joulewise.energy import Meter
-from joulewise.energy.sources.replay import Recording, Series, load_recording, replay
+from joulewise.energy import Meter, Reading
+from joulewise.energy.sources.replay import Recording, ReplaySource, Series, load_recording, replay
 
 Floats = NDArray[np.float64]
+Truth = Callable[[float], float]
+"""Joules up to a moment."""
 
 SETTLE_S = 1.5
 """Of each phase so much is left out at its start: the load before it still shows."""
 
+STEADY_KNOT_S = 10.0
 BURST_BINS_S = (0.0, 0.01, 0.03, 0.06, 0.1, 10.0)
-RAMP_BINS_S = tuple(i * 0.085 for i in range(23))
+RAMP_KNOTS_S = tuple(i * 0.085 for i in range(23))
+PIECE_S = 0.005
+"""Straight lines are made of pieces so long."""
+
 LAGS_S = tuple(i * 0.005 for i in range(17))
 LATE_S = 0.0002
+WARM_S = 20.0
+"""A meter has followed the card for so long before its first window, where the recording reaches back so far."""
+
 EVEN_S = 0.001
 """Steps that miss a straight line by no more are taken to lie on it."""
 
 POLL_S = 0.1
+
+
+class TakingTime:
+    """A replayed source whose readings take time; now and then longer, as the simulated card's.
+
+    Args:
+        source: the source.
+        clock: its clock; a reading moves it on.
+        read_s: a counter reading takes so long as a rule.
+        draw: chance.
+    """
+
+    def __init__(self, source: ReplaySource, clock: Clock, read_s: float, draw: random.Random) -> None:
+        self.spec = source.spec
+        self._source, self._clock, self._read_s, self._draw = source, clock, read_s, draw
+
+    def read(self) -> Reading:
+        """The counter, in the middle of its usual time, and the power."""
+        b, start_s = Behaviour(), self._clock.now_s
+        slow_s = self._draw.uniform(0.0, b.slow_s - b.read_s) if self._draw.random() < b.slow_share else 0.0
+        self._clock.now_s = start_s + self._draw.uniform(0.0, slow_s) + self._read_s / 2
+        reading = self._source.read()
+        self._clock.now_s = start_s + self._read_s + slow_s
+        return dataclasses.replace(reading, time_s=(start_s + self._clock.now_s) / 2, read_s=self._read_s + slow_s)
+
+    def sample(self) -> Reading:
+        """The power alone."""
+        reading = self._source.sample()
+        self._clock.now_s += Behaviour().power_read_s
+        return reading
+
+    def close(self) -> None:
+        """Nothing to let go of."""
 
 
 class Course:
@@ -47,7 +92,8 @@ class Course:
     Args:
         steps: times and joules of the counter's steps in the phase.
         events: moments at which the load changed kind, as ``(time_s, kind)``, in rising order.
-        bins_s: limits of the bins of time since the last event.
+        bins_s: limits of the bins of time since the last event, in each of which the power is the same;
+        lines: or knots, between which it goes in straight lines.
         lags_s: how late the counter may be.
     """
 
@@ -56,39 +102,70 @@ class Course:
         steps: list[tuple[float, float]],
         events: list[tuple[float, int]],
         bins_s: tuple[float, ...],
-        lags_s: tuple[float, ...],
+        lags_s: tuple[float, ...] = (0.0,),
+        *,
+        lines: bool = False,
     ):
         kinds = sorted({kind for _, kind in events})
-        pieces: list[tuple[float, int]] = []  # start of a piece, and its bin
         last_s = steps[-1][0] + 10.0
+        starts, shares = _parts(np.array(bins_s), lines)
+        times, rows = [], []
         for (time_s, kind), (end_s, _) in itertools.pairwise([*events, (last_s, 0)]):
-            for number, bin_s in enumerate(bins_s[:-1]):
-                if time_s + bin_s < end_s:
-                    pieces.append((time_s + bin_s, kinds.index(kind) * len(bins_s) + number))
-        self._times = np.array([t for t, _ in pieces])
-        used = sorted({b for _, b in pieces})
-        which = np.array([used.index(b) for _, b in pieces])
-        lengths = np.diff(self._times, append=last_s)
-        inside = np.zeros((len(pieces), len(used)))
-        inside[np.arange(len(pieces)), which] = lengths
+            begun = time_s + starts < end_s
+            times.append(time_s + starts[begun])
+            block = np.zeros((int(np.sum(begun)), len(kinds) * len(bins_s)))
+            first = kinds.index(kind) * len(bins_s)
+            block[:, first : first + len(bins_s)] = shares[begun]
+            rows.append(block)
+        self._knots = np.append(np.concatenate(times), last_s)
+        inside = np.vstack(rows) * np.diff(self._knots)[:, None]
+        inside = inside[:, np.any(inside > 0, axis=0)]
         # Seconds spent in each bin up to the start of each piece.
-        self._spent = np.vstack([np.zeros(len(used)), np.cumsum(inside, axis=0)])
-        self._knots = np.append(self._times, last_s)
+        spent = np.vstack([np.zeros(inside.shape[1]), np.cumsum(inside, axis=0)])
         at = np.array([t for t, _ in steps])
         joules = np.diff(np.array([e for _, e in steps]))
         fits = []
         for lag_s in lags_s:
-            spent = np.diff(self._seconds(at - lag_s), axis=0)
-            powers, *_ = np.linalg.lstsq(spent, joules, rcond=None)
-            fits.append((float(np.sum((spent @ powers - joules) ** 2)), lag_s, powers))
-        _, self.lag_s, self._powers = min(fits, key=lambda fit: fit[0])
+            seconds = np.diff(
+                np.column_stack([np.interp(at - lag_s, self._knots, column) for column in spent.T]), axis=0
+            )
+            powers, *_ = np.linalg.lstsq(seconds, joules, rcond=None)
+            fits.append((float(np.sum((seconds @ powers - joules) ** 2)), lag_s, powers))
+        _, self.lag_s, powers = min(fits, key=lambda fit: fit[0])
+        self._flowed = spent @ powers
 
     def energy_j(self, time_s: float) -> float:
         """Joules since the phase's start, on the counter's clock: its lag is put on again."""
-        return float((self._seconds(np.array([time_s - self.lag_s])) @ self._powers)[0])
+        return float(np.interp(time_s - self.lag_s, self._knots, self._flowed))
 
-    def _seconds(self, times_s: Floats) -> Floats:
-        return np.column_stack([np.interp(times_s, self._knots, column) for column in self._spent.T])
+
+def _parts(bins_s: Floats, lines: bool) -> tuple[Floats, Floats]:
+    """The pieces of time after an event: their starts, and the share that each bin, or knot, has in each."""
+    if not lines:
+        return bins_s[:-1], np.eye(len(bins_s))[:-1]
+    starts = np.arange(bins_s[0], bins_s[-1], PIECE_S)
+    middles = starts + PIECE_S / 2
+    return starts, np.column_stack([np.interp(middles, bins_s, knot) for knot in np.eye(len(bins_s))])
+
+
+def wander(course: Course, steps: list[tuple[float, float]]) -> dict[str, float]:
+    """How far the load went from its own course over about each length: 95th percentile in percent, by whole steps."""
+    period_s = (steps[-1][0] - steps[0][0]) / (len(steps) - 1)
+    times, joules = (np.array([s[i] for s in steps]) for i in (0, 1))
+    truth = np.array([course.energy_j(float(t)) for t in times])
+    found = {}
+    for length_s in LENGTHS_S:
+        count = max(1, round(length_s / period_s))
+        if count < len(steps):
+            off = (joules[count:] - joules[:-count]) / (truth[count:] - truth[:-count]) - 1
+            found[str(length_s)] = 100 * float(np.quantile(np.abs(off), 0.95))
+    return found
+
+
+def straight(steps: Sequence[tuple[float, float]]) -> Truth:
+    """All steps, straight in between: true where the power is even within a step."""
+    times, joules = zip(*steps, strict=True)
+    return lambda time_s: float(np.interp(time_s, times, joules))
 
 
 def evened(
@@ -146,33 +223,47 @@ def replayed(path: Path, windows: int) -> tuple[list[Row], dict[str, Any]]:
         start_s += SETTLE_S
         inside = [s for s in steps if start_s <= s[0] <= end_s]
         if name == "steady":
-            course = Course([inside[0], inside[-1]], [(start_s - 10.0, 0)], (0.0, 1e9), (0.0,))
+            lasts_s = end_s - start_s + 0.4
+            knots_s = np.linspace(0.0, lasts_s, max(1, round(lasts_s / STEADY_KNOT_S)) + 1)
+            course = Course(inside, [(start_s - 0.2, 0)], tuple(knots_s), lines=True)
         else:
             events = [(t, kind) for t, kind in recording.header.get("events", []) if start_s - 5.0 <= t <= end_s]
             if not events:
                 found["left_out"].append(f"{name}: the recording does not say when the load changed")
                 continue
-            # A ramp has no edge that would show a lag: its course is that on the counter's clock.
-            kinds = (BURST_BINS_S, LAGS_S) if name == "bursts" else (RAMP_BINS_S, (0.0,))
-            course = Course(inside, events, *kinds)
-        found[f"{name}_counter_lag_s"] = course.lag_s
-        rows += _rows(recording, name, course, (start_s, end_s), windows)
+            if name == "bursts":
+                course = Course(inside, events, BURST_BINS_S, LAGS_S)
+                found["bursts_counter_lag_s"] = course.lag_s
+            else:  # a ramp has no edge that would show a lag: its course is that on the counter's clock
+                course = Course(inside, events, RAMP_KNOTS_S, lines=True)
+                found["ramps"] = sum(start_s <= t <= end_s for t, _ in events)
+        found[f"{name}_wandered_percent"] = wander(course, inside)
+        truths: dict[str, Truth] = {"card": course.energy_j}
+        if name == "steady":
+            truths["steps"] = straight(steps)
+        rows += _rows(recording, name, truths, (start_s, end_s), windows)
     return rows, found
 
 
-def _rows(recording: Recording, name: str, course: Course, phase: tuple[float, float], windows: int) -> list[Row]:
+def _rows(
+    recording: Recording, name: str, truths: dict[str, Truth], phase: tuple[float, float], windows: int
+) -> list[Row]:
     draw = random.Random(name)
-    rows = []
+    rows: dict[str, list[Row]] = {truth: [] for truth in truths}
     for length_s in LENGTHS_S:
         latest_s = phase[1] - length_s - 0.5
-        outcomes: list[Outcome] = []
-        while len(outcomes) < windows and latest_s > phase[0] + 0.5:
+        outcomes: dict[str, list[Outcome]] = {truth: [] for truth in truths}
+        opened = 0
+        while opened < windows and latest_s > phase[0] + 0.5:
             # A meter for a stretch of the recording: it learns the steps before its windows begin.
-            clock = Clock(max(recording.start_s, draw.uniform(phase[0], latest_s) - 6.0))
-            sources = replay(recording, clock, origin_s=recording.start_s)
-            meter = Meter(sources, clock=clock, sample_period_s=None, asleep=lambda: 0.0)
-            run_to(meter, clock, max(clock.now_s + 6.0, phase[0]), draw, LATE_S)
-            while clock.now_s < latest_s and len(outcomes) < windows:
+            first_s = draw.uniform(phase[0], latest_s)
+            clock = Clock(max(recording.start_s, first_s - WARM_S))
+            (source,) = replay(recording, clock, origin_s=recording.start_s)
+            timed = TakingTime(source, clock, recording.read_s[0], draw)
+            meter = Meter([timed], clock=clock, sample_period_s=None, asleep=lambda: 0.0)
+            run_to(meter, clock, first_s, draw, LATE_S)
+            while clock.now_s < latest_s and opened < windows:
+                opened += 1
                 with meter.window() as window:
                     run_to(meter, clock, clock.now_s + length_s, draw, LATE_S)
                 run_to(meter, clock, clock.now_s + draw.uniform(0.25, 0.6), draw, LATE_S)
@@ -182,14 +273,16 @@ def _rows(recording: Recording, name: str, course: Course, phase: tuple[float, f
                 assert last.energy_j is not None
                 polls = np.arange(window.start_s, window.end_s, POLL_S)
                 powers = [recording.power[0].at(float(t)) or 0.0 for t in polls]
-                outcomes.append(
-                    outcome(
-                        window.energy.gpu,
-                        course.energy_j(window.end_s) - course.energy_j(window.start_s),
-                        last.energy_j - first.energy_j,
-                        sum(powers) / len(powers) * window.duration_s,
+                for truth, energy_j in truths.items():
+                    outcomes[truth].append(
+                        outcome(
+                            window.energy.gpu,
+                            energy_j(window.end_s) - energy_j(window.start_s),
+                            last.energy_j - first.energy_j,
+                            sum(powers) / len(powers) * window.duration_s,
+                        )
                     )
-                )
-        if outcomes:
-            rows.append(row("card", name, length_s, outcomes))
-    return rows
+        for truth, found in outcomes.items():
+            if found:
+                rows[truth].append(row(truth, name, length_s, found))
+    return [r for found in rows.values() for r in found]

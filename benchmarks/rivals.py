@@ -76,8 +76,10 @@ RIVALS: dict[str, Callable[[], Windows]] = {"zeus": zeus, "codecarbon": codecarb
 
 
 def main() -> None:
+    answers, sys.stdout = sys.stdout, sys.stderr  # libraries talk too
+
     def tell(what: Any) -> None:
-        print(json.dumps(what), flush=True)
+        print(json.dumps(what), file=answers, flush=True)
 
     try:
         windows = RIVALS[sys.argv[1]]()

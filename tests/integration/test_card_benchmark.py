@@ -94,7 +94,7 @@ def test_a_part_that_was_cut_is_told_as_such(fake: FakeCard, tmp_path: Path) -> 
     raw.write_text("\n".join(json.dumps(r) for r in rows) + "\n")
     card.main(["--json", str(tmp_path / "told.json"), "--replay", str(raw)])
     found = json.loads((tmp_path / "told.json").read_text())
-    assert found["duty"].keys() == {"cut"}
+    assert found["duty"].keys() == {"failed"}
     assert found["cost"]["sampler_cpu_percent"] == pytest.approx(1.0)
 
 
@@ -190,6 +190,11 @@ def test_a_counter_that_integrates_all_of_the_time_is_passed(lag_s: float) -> No
     assert found["burst_j"] == pytest.approx(5.0, rel=0.02)
     assert found["power"]["low"] <= 0.25 <= found["power"]["high"]
     assert found["power"]["from"] == pytest.approx(0.75, abs=0.03)
+
+
+def test_bursts_that_are_not_seen_are_no_finding() -> None:
+    with pytest.raises(ValueError, match="nothing is shown"):
+        figures.share_seen([0.0, 0.5], [0.0, 0.0], 0.1)
 
 
 def slots(added_w: float, seed: int) -> list[Any]:

@@ -30,6 +30,32 @@ def test_the_mean_course_of_a_load_is_found_from_the_counters_steps() -> None:
         assert told_j == pytest.approx(truth_j(end_s - 0.02) - truth_j(start_s - 0.02), rel=1e-6)
 
 
+def test_the_course_of_ramps_goes_in_straight_lines() -> None:
+    """Up from 100 to 600 W and down again in 0.935 s each, over and over."""
+    ramp_s = 0.935
+    fine = np.arange(0.0, 200.0, 0.001)
+    power_w = 100.0 + 500.0 * (1 - np.abs((fine % (2 * ramp_s)) / ramp_s - 1))
+    flowed = np.concatenate([[0.0], np.cumsum((power_w[1:] + power_w[:-1]) / 2 * 0.001)])
+    events = [(float(t), 2) for t in np.arange(0.0, 200.0, 2 * ramp_s)]
+    steps = [(float(t), float(np.interp(t, fine, flowed))) for t in np.arange(0.05, 199.0, 0.1)]
+    course = recorded.Course(steps, events, recorded.RAMP_KNOTS_S, lines=True)
+    for start_s, length_s in ((20.0, 0.053), (30.9, 0.053), (33.33, 0.217), (40.4, 1.037)):
+        true_j = float(np.interp(start_s + length_s, fine, flowed) - np.interp(start_s, fine, flowed))
+        told_j = course.energy_j(start_s + length_s) - course.energy_j(start_s)
+        assert told_j == pytest.approx(true_j, rel=0.005)
+    assert max(recorded.wander(course, steps).values()) < 0.2
+
+
+def test_what_a_load_wandered_is_told() -> None:
+    draw = np.random.default_rng(0)
+    powers = 500.0 * (1 + 0.02 * draw.standard_normal(400))
+    steps = [(0.1 * i, float(e)) for i, e in enumerate(np.cumsum(powers) * 0.1)]
+    course = recorded.Course(steps, [(-0.2, 0)], tuple(np.linspace(0.0, 40.4, 5)), lines=True)
+    wandered = recorded.wander(course, steps)
+    assert wandered["0.053"] == pytest.approx(100 * 1.96 * 0.02, rel=0.15)
+    assert wandered["0.537"] == pytest.approx(100 * 1.96 * 0.02 / np.sqrt(5), rel=0.2)
+
+
 def test_steps_are_put_where_they_came_and_not_where_they_were_seen() -> None:
     seen = [(0.1 * i - 0.004, 0.1 * i + 0.006, float(i)) for i in range(100)]
     steps, off_s = recorded.evened(seen)
