@@ -309,10 +309,13 @@ class Rival:
 
     def end(self, patience_s: float) -> None:
         """Wait for its end, or end it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         try:
-            self._process.communicate(timeout=patience_s)
+            self._process.wait(patience_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
+            self._process.wait()
         for thread in self._threads:
             thread.join(1.0)
 

@@ -327,6 +327,8 @@ def shown(part: str, found: Any) -> str:
                 f"{r['interval_holds']:9.0f}{r['bound_holds']:7.0f} | {r['difference_p95']:10.1f}{r['polled_p95']:8.1f}"
             )
         lines.append(f"the sampler took {found['sampler_cpu_percent']:.2f} % of a core with all these windows open")
+        if found["state"]:
+            lines.append(f"at the end: {found['state']}")
         return "\n".join(lines)
     return "\n".join(
         f"{r['name']}: {r['absent']}"
