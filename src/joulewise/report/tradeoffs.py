@@ -119,9 +119,15 @@ def notes(several: Sequence[Tradeoff]) -> list[str]:
             )
         if found.unjudged:
             told.append(
-                f"{found.task}: {found.unjudged:,} questions have answers that nothing judged; these are left out, and "
-                "never count as wrong."
+                f"{found.task}: on {found.unjudged:,} of {found.tried:,} questions an answer has no verdict; such answers "
+                "are left out, and never count as wrong."
             )
+    alone = [f.task for f in several if f.groups and all(cell.against is None for cell in f.whole.cells)]
+    if alone:
+        told.append(
+            f"On {listed(alone)} nothing is held against a baseline, as no engine has direct answers beside others; "
+            "--baseline ENGINE/DECODING/REASONING names one."
+        )
     if any(found.groups and not found.measured for found in several):
         told.append(
             "Where joules are modelled or unknown, no way is said to be on the frontier, to beat another or to be "

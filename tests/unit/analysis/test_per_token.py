@@ -31,6 +31,8 @@ def test_costs_by_hand():
     assert gpu.energy_per_output_token_j.value == pytest.approx(3.6)  # 360 J / 100
     assert gpu.energy_per_answer_j.value == pytest.approx(36.0)
     assert gpu.energy_per_correct_answer_j.value == pytest.approx(90.0)  # 360 J / 4
+    assert gpu.correct_answers_per_kj.value == pytest.approx(1000 / 90)
+    assert gpu.correct_answers_per_kj.lower == pytest.approx(1000 / gpu.energy_per_correct_answer_j.upper)
     assert gpu.energy_per_1000_output_tokens_wh.value == pytest.approx(1.0)  # 3,600 J = 1 Wh
     assert gpu.energy_per_million_output_tokens_kwh.value == pytest.approx(1.0)  # 3.6 MJ = 1 kWh
     assert gpu.price_per_1000_output_tokens.value == pytest.approx(0.0003)  # 0.001 kWh at 0.30
@@ -84,6 +86,8 @@ def test_none_correct_leaves_a_lower_end_only():
     assert quantity.lower == pytest.approx(36.0 / 0.27753, rel=1e-4)
     assert "no answer is correct" in quantity.reason
     assert quantity.provenance == "measured"
+    per_kj = found.component("gpu").correct_answers_per_kj
+    assert (per_kj.value, per_kj.lower, per_kj.upper) == pytest.approx((0.0, 0.0, 1000 / quantity.lower))
 
 
 def test_few_correct_may_leave_no_upper_end():
@@ -94,6 +98,7 @@ def test_few_correct_may_leave_no_upper_end():
     assert quantity.upper is None
     assert quantity.unbounded
     assert quantity.lower < 360.0
+    assert found.component("gpu").correct_answers_per_kj.lower == 0.0
 
 
 def test_a_task_without_right_and_wrong_has_scores_only():

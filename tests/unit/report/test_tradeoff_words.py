@@ -102,7 +102,7 @@ def test_unjudged_answers_in_words():
     found = told(rows).tradeoffs
     assert notes(found) == [
         "maths: 9 of 10 questions were answered, judged and metered in every way; the others are left out.",
-        "maths: 1 questions have answers that nothing judged; these are left out, and never count as wrong.",
+        "maths: on 1 of 10 questions an answer has no verdict; such answers are left out, and never count as wrong.",
     ]
     (line,) = sentences([r | {"correct": None, "score": None} for r in script()])
     assert line.startswith(
@@ -116,6 +116,15 @@ def test_cells_left_out_and_nothing_in_common():
     apart = [row(question=f"{r}{i}", reasoning=r, correct=True) for r in ("direct", "cot-9") for i in range(6)]
     assert sentences(apart) == ["No question was answered in every way, so nothing can be compared yet."]
     assert tradeoff_grids(told(apart).tradeoffs) == ()
+
+
+def test_without_direct_answers_a_baseline_is_asked_for():
+    ways = {"cot-9": ({0}, 2.0, 10), "cot-99": ({0, 1}, 20.0, 100)}
+    assert notes(told(script(ways)).tradeoffs) == [
+        "On maths nothing is held against a baseline, as no engine has direct answers beside others; "
+        "--baseline ENGINE/DECODING/REASONING names one."
+    ]
+    assert notes(told(script(ways), Wishes(baseline="e/vanilla/cot-9")).tradeoffs) == []
 
 
 def test_the_tables():
