@@ -81,12 +81,9 @@ class Tradeoff:
         """All questions."""
         return self.groups[0]
 
-    def level(self, *names: str) -> tuple[Group, ...]:
-        """The groups of the first of these levels that the task has."""
-        for name in names:
-            if found := tuple(g for g in self.groups if g.level == name):
-                return found
-        return ()
+    def level(self, name: str) -> tuple[Group, ...]:
+        """The groups of a level; none where the task does not have it."""
+        return tuple(g for g in self.groups if g.level == name)
 
 
 def tradeoffs(cells: Iterable[Cell], components: Components, wishes: Wishes = NO_WISHES) -> tuple[Tradeoff, ...]:

@@ -95,14 +95,9 @@ def group_grid(groups: Sequence[tuple[Tradeoff, Group]], level: str) -> Grid:
             Column("accuracy change, points", change(_points)),
             Column("energy change, %", change(_more_energy)),
         ),
-        [
-            AMONG,
-            *(
-                [f"Too few questions (under {MIN_QUESTIONS}) for a verdict or a count: {', '.join(few)}."]
-                if few
-                else []
-            ),
-        ],
+        [AMONG, f"Too few questions (under {MIN_QUESTIONS}) for a verdict or a count: {', '.join(few)}."]
+        if few
+        else [AMONG],
         [(f"{found.task}: {group.name}", way(cell.key, found)) for found, group, cell in rows],
     )
     return replace(grid, absolute=True, of="answered by")
@@ -119,8 +114,8 @@ def notes(several: Sequence[Tradeoff]) -> list[str]:
             )
         if found.unjudged:
             told.append(
-                f"{found.task}: on {found.unjudged:,} of {found.tried:,} questions an answer has no verdict; such answers "
-                "are left out, and never count as wrong."
+                f"{found.task}: on {found.unjudged:,} of {found.tried:,} questions an answer has no verdict; such "
+                "answers are left out, and never count as wrong."
             )
     alone = [f.task for f in several if f.groups and all(cell.against is None for cell in f.whole.cells)]
     if alone:
