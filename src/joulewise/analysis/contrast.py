@@ -28,7 +28,7 @@ from joulewise.analysis.side_by_side import ACCURACY, Sample
 from joulewise.energy.reading import Z95
 
 FALSE_ALARM = 0.05
-"""The chance that any verdict of a table is false though nothing in it differs, at most."""
+"""The chance that any verdict of a table is false though nothing in it differs, about."""
 
 QualityVerdict = Literal["better", "worse", "cannot tell"]
 EnergyVerdict = Literal["fewer joules", "more joules", "cannot tell"]

@@ -32,7 +32,7 @@ HOW_TO_READ = (
 
 AMONG = (
     "A verdict holds among all comparisons of its table: if nothing in it differed, any verdict at all would be given "
-    "in at most 5 % of runs (Holm's procedure). The intervals are of each comparison by itself: of many, some miss by "
+    "in about 5 % of runs (Holm's procedure). The intervals are of each comparison by itself: of many, some miss by "
     "chance."
 )
 
