@@ -100,6 +100,7 @@ class GenerationRecord(Record):
         phases_s: as in ``Generation``; None too in ledgers of before it was kept.
         prefill_energy: joules from ``start_s`` to ``first_token_s`` by the meter's timeline; None where that does not
             tell them, and in ledgers of before they were kept.
+        log_probabilities: of the continuations that were compared, as in ``Generation``.
     """
 
     prompt_tokens: Tokens
@@ -114,6 +115,7 @@ class GenerationRecord(Record):
     text: str | None
     phases_s: Mapping[str, Seconds] | None = None
     prefill_energy: tuple[EnergyRecord, ...] | None = None
+    log_probabilities: tuple[float, ...] | None = None
 
     _ends_after_start = field_validator("end_s")(_not_before_start)
 
@@ -142,6 +144,7 @@ class GenerationRecord(Record):
             text=generation.text if keep_text else None,
             phases_s=generation.phases_s,
             prefill_energy=None if prefill is None else tuple(EnergyRecord.of(part) for part in prefill.components),
+            log_probabilities=generation.log_probabilities,
         )
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 from joulewise.decoding import Decoding, Vanilla
 from joulewise.energy.meter import Meter, Window
 from joulewise.energy.reading import Energy
-from joulewise.engines.engine import Engine, EngineInfo, Generation, LosslessCheck, Message, Request
+from joulewise.engines.engine import ComparingEngine, Engine, EngineInfo, Generation, LosslessCheck, Message, Request
 from joulewise.environment import describe, differences
 from joulewise.errors import ContextLengthError, JoulewiseError, UserError
 from joulewise.ledger import IDLE, SKIPPED, RunFolder, read_json
@@ -29,6 +29,7 @@ from joulewise.schedule import (
     QuestionsByTask,
     Skipped,
     blocks,
+    check_compared,
     check_reasonings,
     check_supported,
     further,
@@ -121,6 +122,7 @@ def run(
     questions = open_tasks(plan, data_dir, limit, skipped.add if skip_bad else None)
     check_reasonings(plan, questions)
     engines = check_supported(plan)
+    check_compared(plan, engines, questions)
     jobs = schedule(plan, questions)
     with RunFolder(folder, plan, resume) as out, stop_on_signal() as stop:
         _check_questions(out, questions, jobs)
@@ -390,10 +392,14 @@ class _Session:
     def _answer(self, engine: Engine, job: Job) -> Answer:
         """Answer the question of a job: the work that is measured."""
         cell = job.cell
-        task = self.questions[cell.task.label][0]
-        return cell.reasoning.answer(
-            task.asked(job.question), self._template(job), lambda request: engine.generate(request, cell.decoding)
-        )
+        asked = self.questions[cell.task.label][0].asked(job.question)
+
+        def ask(request: Request) -> Generation:
+            if asked.continuations and isinstance(engine, ComparingEngine):  # else `check_compared` refused it
+                return engine.compare(request, asked.continuations)
+            return engine.generate(request, cell.decoding)
+
+        return cell.reasoning.answer(asked, self._template(job), ask)
 
     def _template(self, job: Job) -> Request:
         """What all requests of a job have in common."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from joulewise.decoding import Vanilla
 from joulewise.engines import open_engine
-from joulewise.engines.engine import Engine
+from joulewise.engines.engine import ComparingEngine, Engine
 from joulewise.errors import UserError
 from joulewise.plan import Cell, Plan
 from joulewise.records import Trial
@@ -201,6 +202,37 @@ def check_reasonings(plan: Plan, questions: QuestionsByTask) -> None:
         for (label, name), reason in refusals.items()
         if reason is not None
     ]
+    if told:
+        raise UserError("\n".join(told))
+
+
+def check_compared(plan: Plan, engines: Mapping[str, Engine], questions: QuestionsByTask) -> None:
+    """Make sure that tasks whose answers are compared, not generated, meet engines and decodings that do so.
+
+    Args:
+        plan: the plan.
+        engines: by label.
+        questions: of ``open_tasks``.
+
+    Raises:
+        UserError: naming every cell that does not go, why, and the way out.
+    """
+    told = []
+    for cell in plan.cells():
+        task, asked = questions[cell.task.label]
+        if not asked or not task.asked(asked[0]).continuations:
+            continue
+        if not isinstance(engines[cell.engine.label], ComparingEngine):
+            reason, left_out = "this engine does not compare answers", f"engine: '{cell.engine.label}', "
+        elif not isinstance(cell.decoding, Vanilla):
+            reason = "the answers are compared by one forward, so nothing is drafted: vanilla alone goes"
+            left_out = f"decoding: '{cell.decoding.label}', "
+        elif plan.stop.rule == "fixed":
+            reason, left_out = "no tokens are generated that the stop rule `fixed` could count", ""
+        else:
+            continue
+        way_out = f"exclude: [{{{left_out}task: '{cell.task.label}'}}]"
+        told.append(f"{cell.cell_id}: {reason}; ask for `scoring: generation`, or leave it out with `{way_out}`")
     if told:
         raise UserError("\n".join(told))
 

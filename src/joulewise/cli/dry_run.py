@@ -20,7 +20,7 @@ from joulewise.engines.engine import Request
 from joulewise.environment import gpus
 from joulewise.errors import UserError
 from joulewise.plan import Cell, Plan
-from joulewise.schedule import Skipped, check_reasonings, check_supported, open_tasks
+from joulewise.schedule import Skipped, check_compared, check_reasonings, check_supported, open_tasks
 
 SET_UP_S = 15.0
 """Loading an engine and the libraries under it, roughly."""
@@ -36,7 +36,7 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
     skipped = Skipped()
     questions = open_tasks(plan, data_dir, limit, skipped.add if skip_bad else None)
     check_reasonings(plan, questions)
-    check_supported(plan)
+    check_compared(plan, check_supported(plan), questions)
     faults, remarks = check_models(plan)
     faults += _devices_lacking(plan)
     if faults:
@@ -55,6 +55,8 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
         budget = plan.stop.tokens or cell.task.max_new_tokens or task.max_new_tokens
         template = cell.reasoning.settings(Request((), budget, plan.stop.rule == "fixed"))
         limits = cell.reasoning.most_tokens(template)
+        if asked and task.asked(asked[0]).continuations:
+            limits = (1,)  # one forward
         turns = sum(len(task.turns(question)) for question in asked) * plan.repeats
         count = turns * len(limits)
         size = estimate.model_size(cell.engine, on_gpu and cell.engine.device != "cpu")

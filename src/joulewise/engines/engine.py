@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from joulewise.decoding.spec import Decoding
 
@@ -88,6 +88,8 @@ class Generation:
         rounds: the rounds of speculation, in order; empty for plain decoding.
         phases_s: seconds by phase, names of ``PHASES``, that sum to ``end_s - start_s``; None where the engine cannot
             tell them apart.
+        log_probabilities: natural logarithm of each given continuation's probability, in their order, where nothing was
+            generated and ``text`` is the most likely of them (see ``ComparingEngine``); else None.
     """
 
     text: str
@@ -100,6 +102,7 @@ class Generation:
     wasted_tokens: int = 0
     rounds: tuple[Round, ...] = ()
     phases_s: Mapping[str, float] | None = None
+    log_probabilities: tuple[float, ...] | None = None
 
     @property
     def output_tokens(self) -> int:
@@ -208,4 +211,21 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free the device memory. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class ComparingEngine(Protocol):
+    """What an engine may do besides: compare given continuations of a prompt."""
+
+    def compare(self, request: Request, continuations: Sequence[str]) -> Generation:
+        """The most likely of ``continuations`` as the answer's beginning, by one forward; nothing is generated.
+
+        Compared is the sum of the log-probabilities of a continuation's tokens; of equal ones the first counts. The
+        request's token limit, stop rule and sampling have no effect. Vanilla must be loaded.
+
+        Raises:
+            ContextLengthError: prompt and continuations do not fit the context.
+            UserError: a continuation without tokens.
+        """
         ...

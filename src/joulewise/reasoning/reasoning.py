@@ -30,6 +30,8 @@ class Asked:
         extract: the answer that a text gives, as the task's scorer finds it; None where it finds none. None itself for
             tasks whose texts hold no such answer.
         same: whether two such answers are equal.
+        continuations: the answers that there are, where none is generated: the most likely one is taken, by one
+            forward (``ComparingEngine``). Empty for most tasks.
     """
 
     turns: tuple[Turn, ...]
@@ -38,6 +40,7 @@ class Asked:
     stated: Callable[[str], str] = lambda text: text
     extract: Callable[[str], str | None] | None = None
     same: Callable[[str, str], bool] = operator.eq
+    continuations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

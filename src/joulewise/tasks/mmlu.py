@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import Literal
 
@@ -24,6 +24,7 @@ from joulewise.tasks.rows import (
     validated,
 )
 from joulewise.tasks.scorers import SCORERS
+from joulewise.tasks.starter import choice_examples
 from joulewise.tasks.task import Question, Task
 from joulewise.yaml_file import suggest
 
@@ -38,10 +39,13 @@ class MmluOptions(TaskOptions):
     Args:
         split: the questions to ask.
         subjects: the subjects to ask; all if empty.
+        scoring: ``generation``: the letter is found in what the model writes. ``likelihood``: of the four letters the
+            most probable next one counts, by one forward.
     """
 
     split: Split = "test"
     subjects: tuple[str, ...] = ()
+    scoring: Literal["generation", "likelihood"] = "generation"
 
 
 class _Row(BaseModel):
@@ -72,7 +76,11 @@ def open_mmlu(context: TaskContext) -> Task:
                 found[question.category].append((question, question.reference))
         return found
 
+    def shown(question: Question) -> Sequence[Example]:
+        return choice_examples() if own_examples else examples().get(question.category, ())
+
     rows = _rows(context, options.split)
+    own_examples = options.split != "dev" and context.folder() is not None and not _rows(context, "dev")
     if not rows:
         raise UserError(f"task mmlu: option 'split': mmlu.jsonl.gz holds no questions of the split '{options.split}'")
     items = questions(context, rows, _question)
@@ -83,13 +91,15 @@ def open_mmlu(context: TaskContext) -> Task:
     return PromptTask(
         name="mmlu",
         third_party=True,
-        source=f"MMLU, {options.split} split (Hendrycks et al., 2021; MIT); prompt by Joulewise",
+        source=f"MMLU, {options.split} split (Hendrycks et al., 2021; MIT); prompt by Joulewise"
+        + ("; the file has no dev split, so examples to show are Joulewise's own" if own_examples else ""),
         max_new_tokens=16,
         items=tuple(q for q in items if not options.subjects or q.category in options.subjects),
         prompt=prompts.choice,
         scorer=SCORERS["letter"],
         stepwise=prompts.choice_steps,
-        examples=lambda question: examples().get(question.category, ()),
+        continuations=tuple("ABCD") if options.scoring == "likelihood" else (),
+        examples=shown,
     )
 
 

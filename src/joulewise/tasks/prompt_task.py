@@ -25,6 +25,7 @@ class PromptTask:
         scorer: scores the model's text against ``Question.reference``.
         stepwise: the user message that asks for steps before the answer; None where the task has none.
         examples: questions that are not asked, with their answers as text, to be shown before a question.
+        continuations: the answers that are compared by their likelihood; empty where an answer is generated.
 
     Raises:
         EnvironmentFault: a package that the scorer needs is not installed, or there is no sandbox for code.
@@ -39,6 +40,7 @@ class PromptTask:
     scorer: Scorer
     stepwise: Callable[[Question], str | None] = lambda question: None
     examples: Callable[[Question], Sequence[Example]] = lambda question: ()
+    continuations: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.scorer.check_installed(self.name)
@@ -59,6 +61,8 @@ class PromptTask:
     def asked(self, question: Question) -> Asked:
         """With steps where the task has a prompt for them and its scorer finds a stated answer in a text."""
         scorer = self.scorer
+        if self.continuations:  # nothing is written, so there are neither steps nor votes
+            return Asked(self.turns(question), examples=lambda: self._shown(question), continuations=self.continuations)
         asked = Asked(
             self.turns(question), examples=lambda: self._shown(question), extract=scorer.extract, same=scorer.same
         )

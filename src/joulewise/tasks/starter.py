@@ -8,7 +8,7 @@ from typing import Any
 
 from joulewise.errors import EnvironmentFault
 from joulewise.tasks import prompts, sandbox
-from joulewise.tasks.prompt_task import PromptTask
+from joulewise.tasks.prompt_task import Example, PromptTask
 from joulewise.tasks.rows import TaskContext, TaskOptions, parse_options
 from joulewise.tasks.scorers import SCORERS
 from joulewise.tasks.task import Question, Task
@@ -46,7 +46,7 @@ def open_starter_choice(context: TaskContext) -> Task:
     """Multiple-choice questions with four options."""
     parse_options(TaskOptions, context, "starter-choice")
     items = tuple(map(_choice, _rows("starter_choice")))
-    shown = [(question, question.reference) for question in map(_choice, _rows("starter_choice_examples"))]
+    shown = choice_examples()
     return PromptTask(
         "starter-choice",
         False,
@@ -58,6 +58,11 @@ def open_starter_choice(context: TaskContext) -> Task:
         prompts.choice_steps,
         lambda _: shown,
     )
+
+
+def choice_examples() -> list[Example]:
+    """Answered multiple-choice questions to be shown before others; none of them is ever asked."""
+    return [(question, question.reference) for question in map(_choice, _rows("starter_choice_examples"))]
 
 
 def _choice(row: dict[str, Any]) -> Question:

@@ -136,3 +136,15 @@ def test_a_missing_file_of_examples_is_named(tmp_path: Path) -> None:
 def test_tests_are_no_answers_to_be_shown(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="examples: the reference of the scorer 'code' is no answer"):
         open_task(write(tmp_path, YAML.replace("exact", "code") + "examples: more.jsonl\n"))
+
+
+def test_without_a_dev_split_mmlu_shows_questions_by_joulewise_and_says_so(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "mmlu.jsonl.gz", "wt") as file:
+        file.write(json.dumps(mmlu("test", "law", 0)))
+    task = open_task("mmlu", tmp_path)
+    shown = task.asked(task.questions()[0]).examples()
+    starter = open_task("starter-choice")
+    assert shown == starter.asked(starter.questions()[0]).examples()
+    assert len(shown) == 5
+    assert "test law 0" not in str(shown)
+    assert "examples to show are Joulewise's own" in task.source

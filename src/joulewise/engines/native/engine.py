@@ -84,6 +84,10 @@ class NativeEngine:
             raise UserError("Several texts at once end by one rule: set the same ignore_eos for all.")
         return self._ready(decoding).generate_together(requests, decoding) if requests else ()
 
+    def compare(self, request: Request, continuations: Sequence[str]) -> Generation:
+        """The most likely of ``continuations``; see ``ComparingEngine.compare``."""
+        return self._ready(Vanilla()).compare(request, continuations)
+
     def given(self, capacity: int) -> Given:
         """Batches of prompts of random tokens, decoded by vanilla: for a sweep, where lengths are all that matters.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -29,6 +31,7 @@ from joulewise.engines.transformers.check import PLAIN, explain_difference, verd
 from joulewise.engines.transformers.drafts import Draft as DraftModel
 from joulewise.engines.transformers.drafts import open_draft
 from joulewise.engines.transformers.info import draft_name, engine_info
+from joulewise.engines.transformers.likelihood import Compared, choose, compared
 from joulewise.engines.transformers.loading import Loaded, load, out_of_memory, quiet
 from joulewise.engines.transformers.prompts import encode, require_context
 from joulewise.errors import ContextLengthError, UserError
@@ -152,6 +155,22 @@ class LoadedEngine:
             for text, one, prompt in zip(texts, together, prompts, strict=True)
         )
 
+    def compare(self, request: Request, continuations: Sequence[str]) -> Generation:
+        """See ``NativeEngine.compare``."""
+        start_s = time.monotonic()
+        target = self.target
+        given = compared(target.loaded, request.messages, continuations)
+        self._prompt(replace(request, max_new_tokens=max(map(len, given.tails))), Vanilla())
+
+        def logits_of(given: Compared) -> torch.Tensor:
+            return target.logits(target.read(given.rows.to(target.device))[:, given.start - 1 :])
+
+        try:
+            return choose(given, continuations, logits_of, start_s, partial(_synchronize, target.device))
+        except torch.OutOfMemoryError as error:
+            what = f"{given.rows.numel()} tokens of {target.loaded.name} (comparing answers)"
+            raise out_of_memory(what, str(target.device)) from error
+
     def given(self, capacity: int) -> Given:
         """See ``NativeEngine.given``."""
         _require_window(self.target, capacity)
@@ -214,6 +233,11 @@ class LoadedEngine:
         return explain_difference(
             target.loaded, prompt, reference, output, _CONTROL_WIDTHS, rounds, read=reader(target)
         )
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _require_window(target: DecoderModel, tokens: int) -> None:

@@ -149,6 +149,34 @@ class TransformersEngine:
         )
         return generation, proposals
 
+    def compare(self, request: Request, continuations: Sequence[str]) -> Generation:
+        """The most likely of ``continuations``; see ``ComparingEngine.compare``."""
+        import torch
+
+        from joulewise.engines.transformers.likelihood import Compared, choose, compared
+        from joulewise.engines.transformers.loading import out_of_memory, quiet
+        from joulewise.engines.transformers.prompts import require_context
+
+        start_s = time.monotonic()
+        target, _ = self._ready(Vanilla())
+        given = compared(target, request.messages, continuations)
+        require_context(target, None, given.prompt, max(map(len, given.tails)))
+
+        def logits_of(given: Compared) -> Any:
+            rows = given.rows.to(target.model.device)
+            if target.encoder_decoder:
+                prompts = given.prompt.to(rows.device).expand(len(rows), -1)
+                return target.model(input_ids=prompts, decoder_input_ids=rows, use_cache=False).logits
+            places = rows.shape[1] - given.start + 1
+            return target.model(input_ids=rows, use_cache=False, logits_to_keep=places).logits[:, -places:]
+
+        try:
+            with quiet():
+                return choose(given, continuations, logits_of, start_s, self._synchronize)
+        except torch.OutOfMemoryError as error:
+            what = f"{given.rows.numel()} tokens of {target.name} (comparing answers)"
+            raise out_of_memory(what, str(target.model.device)) from error
+
     def check_lossless(
         self, request: Request, decoding: Decoding, reference: Sequence[int], output: Sequence[int]
     ) -> LosslessCheck:
