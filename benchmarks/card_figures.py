@@ -5,7 +5,6 @@ A part's rows are lists by kind; times are monotonic seconds, all else joules an
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,16 +12,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from recorded_loads import evened
+from recorded_loads import Bracket, brackets, evened
 
 from joulewise.analysis.intervals import student_t
 from joulewise.energy.reading import Z95
 
 Rows = dict[str, list[list[Any]]]
 Floats = NDArray[np.float64]
-Bracket = tuple[float, float, float]
-"""Between which two moments a step of the counter came, and the joules after it."""
-
 FIRST_BURST = 2
 """Of each train of bursts so many are left out, in case that the counter is late."""
 
@@ -33,11 +29,6 @@ CHI2_2 = 5.991
 
 NOISE_FLOOR = 0.002
 """Bursts are taken to be equal to so much of their joules at best."""
-
-
-def brackets(readings: Sequence[Sequence[float]]) -> list[Bracket]:
-    """The steps that readings ``(time_s, energy_j)`` show."""
-    return [(a[0], b[0], b[1]) for a, b in itertools.pairwise(readings) if b[1] != a[1]]
 
 
 def share_seen(phases: Sequence[float], values: Sequence[float], burst: float) -> dict[str, float]:
@@ -100,7 +91,8 @@ def duty(rows: Rows) -> dict[str, Any]:
     """Does the counter integrate all of the time, and which part of each period do the power readings show?
 
     Args:
-        rows: ``counter`` (time, joules), ``instant`` (time, watts) and ``locked`` (starts, ends of bursts).
+        rows: ``counter`` (time, seconds it took, joules), ``instant`` (time, watts) and ``locked`` (starts and ends of
+            bursts).
     """
     found = brackets(rows["counter"])
     if len(found) < 2:
@@ -193,8 +185,9 @@ def added(slots: Sequence[Sequence[Any]], period_s: float) -> dict[str, Any]:
 
 def power_course(steps: Sequence[Bracket]) -> Any:
     """Joules by time over a long run of steady load, by steps seconds apart; slow drift of the power is in it."""
-    times, joules = np.array([(s[0] + s[1]) / 2 for s in steps]), np.array([s[2] for s in steps])
-    return np.polynomial.Polynomial.fit(times, joules, min(3, len(steps) - 1, 1 + len(steps) // 4))
+    early, late, joules = np.array(sorted(steps)).T
+    degree = min(3, len(steps) - 1, 1 + len(steps) // 4)
+    return np.polynomial.Polynomial.fit((early + late) / 2, joules, degree, w=1 / (late - early))
 
 
 def cost(rows: Rows) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,9 +28,13 @@ from numpy.typing import NDArray
 from simulated_card import Behaviour, Clock, run_to
 
 from joulewise.energy import Meter, Reading
+from joulewise.energy.sources.nvml import PEAK
 from joulewise.energy.sources.replay import Recording, ReplaySource, Series, load_recording, replay
 
 Floats = NDArray[np.float64]
+Bracket = tuple[float, float, float]
+"""Between which two moments a step of the counter came, and the joules after it."""
+
 Truth = Callable[[float], float]
 """Joules up to a moment."""
 
@@ -168,26 +173,50 @@ def straight(steps: Sequence[tuple[float, float]]) -> Truth:
     return lambda time_s: float(np.interp(time_s, times, joules))
 
 
-def evened(
-    brackets: Sequence[tuple[float, float, float]], period_s: float | None = None
-) -> tuple[list[tuple[float, float]], float]:
-    """Steps put on a straight line through their brackets.
+def brackets(readings: Sequence[Sequence[float]]) -> list[Bracket]:
+    """The steps that readings show.
 
     Args:
-        brackets: between which two moments each step came, and the joules after it.
+        readings: of the counter, in order: the middle of the read and how long it took, in seconds, and the joules. The
+            value may have been fetched anywhere in it.
+    """
+    pairs = itertools.pairwise(readings)
+    return [(a[0] - a[1] / 2, b[0] + b[1] / 2, b[2]) for a, b in pairs if b[2] != a[2]]
+
+
+def evened(found: Sequence[Bracket], period_s: float | None = None) -> tuple[list[tuple[float, float]], float]:
+    """Steps put on a straight line through the narrower ones of their brackets.
+
+    Args:
+        found: the brackets, in order.
         period_s: about how long a step takes; None where these are, as a rule, steps in a row.
 
     Returns:
-        Times and joules of the steps, and by how much brackets miss the line (95th percentile; a slow reading says
-        little of when it was taken), in seconds.
+        Times and joules of the steps, and by how much brackets miss the line (95th percentile), in seconds.
     """
-    early, late = (np.array([b[i] for b in brackets]) for i in (0, 1))
-    middles = (early + late) / 2
+    early, late = (np.array([b[i] for b in found]) for i in (0, 1))
+    middles, widths = (early + late) / 2, late - early
+    narrow = widths <= 1.5 * np.median(widths)
     period_s = float(np.median(np.diff(middles))) if period_s is None else period_s
     numbers = np.concatenate([[0], np.cumsum(np.maximum(1, np.round(np.diff(middles) / period_s)))])
-    line = np.polyval(np.polyfit(numbers, middles, 1), numbers)
+    line = np.polyval(np.polyfit(numbers[narrow], middles[narrow], 1), numbers)
     off_s = float(np.quantile(np.maximum(0.0, np.maximum(early - line, line - late)), 0.95))
-    return [(float(t), b[2]) for t, b in zip(line, brackets, strict=True)], off_s
+    return [(float(t), b[2]) for t, b in zip(line, found, strict=True)], off_s
+
+
+def counter_readings(path: Path) -> list[tuple[float, float, float]]:
+    """The counter's readings of a recording's first source: time, how long each took, joules."""
+    recording = load_recording(path)
+    columns = [recording.header["columns"].index(c) for c in ("source", "time_s", "read_s", "energy_j")]
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+        if not line.startswith("[") or not line.endswith("]"):
+            continue
+        row = json.loads(line)
+        source, time_s, read_s, energy_j = (row[c] for c in columns)
+        if source == 0 and energy_j is not None:
+            found.append((time_s, read_s or 0.0, energy_j))
+    return sorted(found)
 
 
 def step_powers(path: Path, phase: str) -> list[float]:
@@ -197,11 +226,8 @@ def step_powers(path: Path, phase: str) -> list[float]:
         path: the recording.
         phase: its name.
     """
-    recording = load_recording(path)
-    counter = recording.energy[0]
-    points = list(zip(counter.times_s, counter.values, strict=True))
-    steps, _ = evened([(a[0], b[0], b[1]) for a, b in itertools.pairwise(points) if b[1] != a[1]])
-    (start_s, end_s), *_ = [p[1:] for p in recording.header["phases"] if p[0] == phase]
+    steps, _ = evened(brackets(counter_readings(path)))
+    (start_s, end_s), *_ = [p[1:] for p in load_recording(path).header["phases"] if p[0] == phase]
     pairs = itertools.pairwise(s for s in steps if start_s + SETTLE_S <= s[0] <= end_s)
     return [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairs]
 
@@ -209,12 +235,14 @@ def step_powers(path: Path, phase: str) -> list[float]:
 def replayed(path: Path, windows: int) -> tuple[list[Row], dict[str, Any]]:
     """Windows over each load of a recording: the table's rows, and what else was found."""
     recording = load_recording(path)
-    counter = recording.energy[0]
-    points = list(zip(counter.times_s, counter.values, strict=True))
-    steps, off_s = evened([(a[0], b[0], b[1]) for a, b in itertools.pairwise(points) if b[1] != a[1]])
+    steps, off_s = evened(brackets(counter_readings(path)))
     if off_s < EVEN_S:
         series = Series(tuple(t for t, _ in steps), tuple(j for _, j in steps))
         recording = dataclasses.replace(recording, energy=(series, *recording.energy[1:]))
+    if limit_w := recording.header.get("environment", {}).get("power_limit_w"):
+        # The bound is the source's of today, not that of the day of the recording.
+        spec = dataclasses.replace(recording.specs[0], max_power_w=PEAK * limit_w)
+        recording = dataclasses.replace(recording, specs=(spec, *recording.specs[1:]))
     rows: list[Row] = []
     found: dict[str, Any] = {"synthetic": recording.synthetic, "left_out": [], "steps_off_a_line_s": off_s}
     for name, start_s, end_s in recording.header["phases"]:

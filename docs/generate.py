@@ -190,6 +190,30 @@ def meter_accuracy(file: str) -> str:
     return "\n".join(lines)
 
 
+def meter_replayed(file: str) -> str:
+    """What `benchmarks/meter_accuracy.py --replay` recorded: windows in a recording of a card."""
+    told = _json(file)
+    rows: dict[tuple[str, float], dict[str, Any]] = {}
+    for row in told["rows"]:
+        rows.setdefault((row["load"], row["length_s"]), {})[row["sensor"]] = row
+    lines = [
+        "| load | window, s | aim | error / half-width / holds / bound holds | the load itself wandered "
+        "| against all steps: error / holds | counter difference | polled power x time |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for (shape, length_s), found in rows.items():
+        card, steps = found["card"], found.get("steps")
+        cells = [
+            f"{card['joulewise_p95']:.2g} / {card['half_width_median']:.2g} / {card['interval_holds']:.0f} / "
+            f"{card['bound_holds']:.0f}",
+            f"{told[f'{shape}_wandered_percent'][str(length_s)]:.2g}",
+            f"{steps['joulewise_p95']:.2g} / {steps['interval_holds']:.0f}" if steps else "",
+            *(f"{round(card[name], 1):.3g}" for name in ("difference_p95", "polled_p95")),
+        ]
+        lines.append(f"| {shape} | {length_s:g} | {card['aim']:g} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def aa(file: str) -> str:
     """What `benchmarks/aa.py` recorded of identical cells."""
     head = (
@@ -330,7 +354,7 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     f.__name__: f
     for f in (
         *(savings, answers, explained, phase_joules, sandbox, report),
-        *(gate, gate_same_outputs, meter_accuracy, cross_check, aa, trained, accepted, decoding, steps),
+        *(gate, gate_same_outputs, meter_accuracy, meter_replayed, cross_check, aa, trained, accepted, decoding, steps),
         *(curve, load_forms, load_trust),
     )
 }

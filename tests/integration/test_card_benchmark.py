@@ -90,7 +90,11 @@ def test_a_raw_file_that_was_cut_gives_the_parts_that_are_whole(fake: FakeCard, 
 def test_a_part_that_was_cut_is_told_as_such(fake: FakeCard, tmp_path: Path) -> None:
     _, _, card = modules("gpu_load", "record_nvml", "card")
     raw = tmp_path / "card.jsonl"
-    rows = [["run", "environment", {"card": "fake"}], ["duty", "counter", 10.0, 0.1], ["cost", "quiet", 10.0, 0.1, 0.2]]
+    rows = [
+        ["run", "environment", {"card": "fake"}],
+        ["duty", "counter", 10.0, 0.003, 0.1],
+        ["cost", "quiet", 10.0, 0.1, 0.2],
+    ]
     raw.write_text("\n".join(json.dumps(r) for r in rows) + "\n")
     card.main(["--json", str(tmp_path / "told.json"), "--replay", str(raw)])
     found = json.loads((tmp_path / "told.json").read_text())
@@ -161,9 +165,9 @@ def duty_rows(seen: float, noise: float, lag_s: float = 0.0) -> Any:
     energy_j = 0.0
     for step in range(1, int((at_s + 0.5) / PERIOD_S)):
         time_s = step * PERIOD_S
-        rows["counter"].append([time_s - 0.002, energy_j])
+        rows["counter"].append([time_s - 0.002, 0.003, energy_j])
         energy_j += 12.0 + 400.0 * worked_s(time_s - lag_s - seen * PERIOD_S, time_s - lag_s) / seen
-        rows["counter"].append([time_s + 0.002, energy_j])
+        rows["counter"].append([time_s + 0.002, 0.003, energy_j])
         rows["instant"].append([time_s + 0.001, 120.0 + 400.0 * worked_s(time_s - 0.025, time_s) / 0.025])
     return rows
 
