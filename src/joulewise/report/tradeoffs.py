@@ -36,7 +36,9 @@ AMONG = (
     "chance."
 )
 
-_RELATIVE = "Changes in per cent are relative: 50 % more right answers may be 2 points more."
+_RELATIVE = (
+    "Gain: of accuracy or score. What is in per cent is relative: 50 % more right answers may be a gain of 2 points."
+)
 
 
 def way(key: CellKey, found: Tradeoff) -> str:
@@ -89,10 +91,10 @@ def group_grid(groups: Sequence[tuple[Tradeoff, Group]], level: str) -> Grid:
         f"By {level}, joules of {name}" if name != "total" else f"By {level}",
         [cell.key for *_, cell in rows],
         (
-            Column("accuracy or score, %", tuple(_few(in_words(cell.quality, None, 100.0), g) for _, g, cell in rows)),
+            Column("accuracy or score, %", tuple(_few(_good(cell), g) for _, g, cell in rows)),
             quantity_column("J per answer", [cell.energy_per_answer_j for *_, cell in rows]),
             quantity_column("J per correct answer", [cell.energy_per_correct_answer_j for *_, cell in rows]),
-            Column("accuracy change, points", change(_points)),
+            Column("gain, points", change(_points)),
             Column("energy change, %", change(_more_energy)),
         ),
         [AMONG, f"Too few questions (under {MIN_QUESTIONS}) for a verdict or a count: {', '.join(few)}."]
@@ -169,8 +171,8 @@ def _against(several: Sequence[Tradeoff]) -> Grid:
         f"Against {listed(list(baselines))}",
         [cell.key for _, cell, _ in rows],
         (
-            Column("accuracy change, points", tuple(_points(against) for *_, against in rows)),
-            Column("accuracy change, %", tuple(_signed(a.quality_relative, 100.0, None) for *_, a in rows)),
+            Column("gain, points", tuple(_points(against) for *_, against in rows)),
+            Column("gain, %", tuple(_signed(a.quality_relative, 100.0, None) for *_, a in rows)),
             Column("lost / gained", tuple(_moved(against) for *_, against in rows)),
             Column("energy change, %", tuple(_more_energy(against) for *_, against in rows)),
         ),
