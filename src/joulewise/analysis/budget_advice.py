@@ -24,7 +24,7 @@ from joulewise.analysis.intervals import (
 from joulewise.analysis.side_by_side import Sample
 from joulewise.energy.reading import Z95
 
-_SIZED = re.compile(r"(budget|vote|cot|few-shot)-(\d+)(.*)")
+_SIZED = re.compile(r"([a-z][a-z-]*?)-(\d+)(.*)")
 _OF = re.compile(r"-((?:few-shot|cot|budget)-\d+(?:-\d+)?)(?:-t[\d.e+-]+)?(?:-all)?")
 
 
@@ -108,7 +108,7 @@ def budget_curves(
     for (*apart, kind, rest), points in found.items():
         if len(points) < 2:
             continue
-        of = _OF.fullmatch(rest) if kind == "vote" else None
+        of = _OF.fullmatch(rest)
         start = (*apart, of[1] if of else "direct")
         points = [(0, i) for i, key in enumerate(keys) if (*_apart(key), key.reasoning) == start] + sorted(points)
         columns = [i for _, i in points]

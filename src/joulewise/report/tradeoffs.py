@@ -281,9 +281,9 @@ def _price(found: Tradeoff) -> str:
 def curve_name(curve: BudgetCurve, found: Tradeoff) -> str:
     """A curve's task and what grows along it."""
     kind, _, rest = curve.keys[-1].reasoning.partition(f"-{curve.sizes[-1]}")
-    words = {"budget": "tokens to think", "vote": "votes", "cot": "tokens for steps", "few-shot": "examples"}[kind]
+    words = {"budget": "tokens to think", "vote": "votes", "cot": "tokens for steps", "few-shot": "examples"}
     apart = way(curve.keys[-1], found).partition(", ")[2]
-    return f"{found.task}: {words}{f' ({rest[1:]})' if rest else ''}{f', {apart}' if apart else ''}"
+    return f"{found.task}: {words.get(kind, kind)}{f' ({rest[1:]})' if rest else ''}{f', {apart}' if apart else ''}"
 
 
 def _frontier(found: Tradeoff) -> list[str]:

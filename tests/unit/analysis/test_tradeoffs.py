@@ -207,6 +207,15 @@ def test_votes_over_steps_start_at_those_steps():
     ]
 
 
+def test_any_reasoning_with_a_number_in_its_label_has_sizes():
+    ways = {name: ({0}, 1.0, 10) for name in ("direct", "best-of-3", "best-of-10", "budget-8-4", "budget-16-4", "odd")}
+    (one,) = found(script(ways))
+    assert [[key.reasoning for key in curve.keys] for curve in one.curves] == [
+        ["direct", "best-of-3", "best-of-10"],
+        ["direct", "budget-8-4", "budget-16-4"],
+    ]
+
+
 def test_mmlu_has_subjects_subcategories_and_categories():
     subjects = ["college_physics", "astronomy", "marketing", "anatomy"]
     rows = [
