@@ -22,8 +22,9 @@ Floats = NDArray[np.float64]
 FIRST_BURST = 2
 """Of each train of bursts so many are left out, in case that the counter is late."""
 
-SHARES = np.arange(5, 101) / 100
-OFFSETS = np.arange(100) / 100
+GRID = 0.01
+SHARES = np.arange(5, 101) * GRID
+OFFSETS = np.arange(100) * GRID
 CHI2_2 = 5.991
 """95 % quantile of chi-squared with two degrees of freedom: share and place of what is looked at."""
 
@@ -78,8 +79,8 @@ def share_seen(phases: Sequence[float], values: Sequence[float], burst: float) -
     share, start = float(SHARES[best[0]]), float(OFFSETS[best[1]])
     return {
         "share": share,
-        "low": float(fits[0]),
-        "high": float(fits[-1]),
+        "low": max(0.0, float(fits[0]) - GRID),
+        "high": min(1.0, float(fits[-1]) + GRID),
         "from": start,
         "to": (start + share) % 1.0,
         "spread_percent": 100 * (max(means) - min(means)) / level,

@@ -214,6 +214,30 @@ def meter_replayed(file: str) -> str:
     return "\n".join(lines)
 
 
+def card_windows(file: str) -> str:
+    """The live meter's windows as `benchmarks/card.py` recorded them, Zeus' and CodeCarbon's beside them."""
+    told = _json(file)
+    others: dict[tuple[str, float], str] = {}
+    for row in told["rivals"]:
+        if "length_s" in row:
+            others[row["name"], row["length_s"]] = f"{row['p95']:.3g} ({row['windows']})"
+    lines = [
+        "| window, s | windows | Joulewise: error / half-width / holds / bound holds | counter difference "
+        "| polled power x time | Zeus (windows) | CodeCarbon (windows) |",
+        "| --- | ---: | --- | --- | --- | --- | --- |",
+    ]
+    for row in told["windows"]["lengths"]:
+        length_s = row["length_s"]
+        cells = [
+            f"{row['joulewise_p95']:.2g} / {row['half_width_median']:.2g} / {row['interval_holds']:.0f} / "
+            f"{row['bound_holds']:.0f}",
+            *(f"{round(row[name], 1):.3g}" for name in ("difference_p95", "polled_p95")),
+            *(others.get((name, length_s), "not installed") for name in ("zeus", "codecarbon")),
+        ]
+        lines.append(f"| {length_s:g} | {row['windows']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def aa(file: str) -> str:
     """What `benchmarks/aa.py` recorded of identical cells."""
     head = (
@@ -354,7 +378,8 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     f.__name__: f
     for f in (
         *(savings, answers, explained, phase_joules, sandbox, report),
-        *(gate, gate_same_outputs, meter_accuracy, meter_replayed, cross_check, aa, trained, accepted, decoding, steps),
+        *(meter_accuracy, meter_replayed, card_windows, cross_check),
+        *(gate, gate_same_outputs, aa, trained, accepted, decoding, steps),
         *(curve, load_forms, load_trust),
     )
 }
