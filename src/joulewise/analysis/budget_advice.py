@@ -105,7 +105,7 @@ def budget_curves(
         if sized := _SIZED.fullmatch(key.reasoning):
             found.setdefault((*_apart(key), sized[1], sized[3]), []).append((int(sized[2]), i))
     curves = []
-    for (*apart, kind, rest), points in found.items():
+    for (*apart, _, rest), points in found.items():
         if len(points) < 2:
             continue
         of = _OF.fullmatch(rest)
