@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from joulewise.decoding import Decoding
 from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Request, Round
@@ -64,6 +65,13 @@ class ScriptedEngine:
             first_token_s=first_token_s,
             rounds=rounds,
         )
+
+    def refuses_together(self, decoding: Decoding, greedy: bool) -> str | None:
+        return None if decoding.label == "vanilla" else f"{decoding.label} cannot run several at once"
+
+    def generate_together(self, requests: Sequence[Request], decoding: Decoding) -> tuple[Generation, ...]:
+        made = [self.generate(request, decoding) for request in requests]
+        return tuple(replace(one, start_s=made[0].start_s, end_s=made[-1].end_s) for one in made)
 
     def check_lossless(
         self, request: Request, decoding: Decoding, reference: Sequence[int], output: Sequence[int]

@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from joulewise.decoding import Decoding, Vanilla
+from joulewise.asking import CellAsk
+from joulewise.decoding import Vanilla
 from joulewise.energy.meter import Meter, Window
 from joulewise.energy.reading import Energy
-from joulewise.engines.engine import ComparingEngine, Engine, EngineInfo, Generation, LosslessCheck, Message, Request
+from joulewise.engines.engine import Engine, EngineInfo, Generation, LosslessCheck, Request
 from joulewise.environment import describe, differences
 from joulewise.errors import ContextLengthError, JoulewiseError, UserError
 from joulewise.ledger import IDLE, SKIPPED, RunFolder, read_json
@@ -237,7 +238,7 @@ class _Session:
         decodings = list({c.decoding.label: c.decoding for c in self.plan.cells() if c.engine.label == label}.values())
         self.tell("load", f"loading {label}")
         self._record_environment(label, engine.load(decodings))
-        self._warm_up(engine, decodings, stop)
+        self._warm_up(label, engine, stop)
         self._idle(label, "before", stop)
         any_done = self._do(engine, jobs, stop)
         while not stop.is_set() and self._add_repeats(label):
@@ -273,14 +274,15 @@ class _Session:
         self.infos[label] = info
         record_environment(self.out, self.meter, self.infos, len(self.jobs))
 
-    def _warm_up(self, engine: Engine, decodings: Sequence[Decoding], stop: threading.Event) -> None:
-        request = Request((Message("user", "Count from one to twenty in words."),), max_new_tokens=16)
-        for decoding in decodings:
+    def _warm_up(self, label: str, engine: Engine, stop: threading.Event) -> None:
+        cells = [c for c in self.plan.cells() if c.engine.label == label]
+        alone = dict.fromkeys((c.decoding, 0) for c in cells)
+        for decoding, texts in alone | dict.fromkeys((c.decoding, c.reasoning.together) for c in cells):
             for _ in range(self.plan.warm_up):
                 if stop.is_set():
                     return
-                self.tell("warm-up", f"warming up {decoding.label}")
-                engine.generate(request, decoding)
+                self.tell("warm-up", f"warming up {decoding.label}" + (f", {texts} texts at once" if texts else ""))
+                CellAsk(engine, decoding).warm_up(texts)
 
     def _idle(self, label: str, when: Literal["before", "after"], stop: threading.Event) -> None:
         """Power at rest with the weights resident. Trials keep their gross joules; analysis takes this off."""
@@ -393,13 +395,7 @@ class _Session:
         """Answer the question of a job: the work that is measured."""
         cell = job.cell
         asked = self.questions[cell.task.label][0].asked(job.question)
-
-        def ask(request: Request) -> Generation:
-            if asked.continuations and isinstance(engine, ComparingEngine):  # else `check_compared` refused it
-                return engine.compare(request, asked.continuations)
-            return engine.generate(request, cell.decoding)
-
-        return cell.reasoning.answer(asked, self._template(job), ask)
+        return cell.reasoning.answer(asked, self._template(job), CellAsk(engine, cell.decoding, asked.continuations))
 
     def _template(self, job: Job) -> Request:
         """What all requests of a job have in common."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from joulewise.decoding import Vanilla
 from joulewise.engines import open_engine
 from joulewise.engines.engine import ComparingEngine, Engine
+from joulewise.engines.together import refuses_together
 from joulewise.errors import UserError
 from joulewise.plan import Cell, Plan
 from joulewise.records import Trial
@@ -179,6 +180,20 @@ def check_supported(plan: Plan) -> dict[str, Engine]:
                 f"engine {engine} cannot do {decoding}: {reason}; change it, or leave it out with "
                 f"`exclude: [{{engine: '{engine}', decoding: '{decoding}'}}]`"
                 for (engine, decoding), reason in refusals.items()
+            )
+        )
+    apart = {}
+    for cell in plan.cells():
+        if cell.reasoning.together and (
+            reason := refuses_together(engines[cell.engine.label], cell.decoding, greedy=False)
+        ):
+            apart[cell.engine.label, cell.decoding.label, cell.reasoning.label] = reason
+    if apart:
+        raise UserError(
+            "\n".join(
+                f"engine {engine} cannot do {reasoning} by {decoding}: {reason}; leave out `batched`, or these cells "
+                f"with `exclude: [{{engine: '{engine}', decoding: '{decoding}', reasoning: '{reasoning}'}}]`"
+                for (engine, decoding, reasoning), reason in apart.items()
             )
         )
     return engines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -34,10 +34,15 @@ class Scripted:
     def __init__(self, texts: Iterable[str]) -> None:
         self.texts = iter(texts)
         self.asked: list[Request] = []
+        self.batches: list[int] = []
 
     def __call__(self, request: Request) -> Generation:
         self.asked.append(request)
         return Generation(next(self.texts), (len(self.asked),), 1, "eos", 0.0, 1.0)
+
+    def together(self, requests: Sequence[Request]) -> tuple[Generation, ...]:
+        self.batches.append(len(requests))
+        return tuple(self(request) for request in requests)
 
 
 def vote(samples: int, texts: Iterable[str], asked: Asked = ASKED, **more: object) -> Answer:
@@ -102,6 +107,27 @@ def test_smaller_votes_are_prefixes_of_the_same_ten_samples(texts: list[str]) ->
         assert fewer.generations == ten.generations[:samples]
 
 
+@given(st.lists(st.sampled_from(["is 1", "is 2", "is 3", "none"]), min_size=10, max_size=10), st.integers(1, 10))
+def test_a_batched_vote_is_the_same_vote(texts: list[str], samples: int) -> None:
+    reasoning = Vote(samples=samples, batched=True)
+    ask = Scripted(texts)
+    batched = reasoning.answer(ASKED, reasoning.settings(Request((), 16, seed=11)), ask)
+    assert batched == vote(samples, texts, early_stop=False)
+    assert ask.batches == [samples]
+    assert (reasoning.together, Vote(samples=samples).together) == (samples, 0)
+
+
+def test_batched_samples_of_two_requests_go_in_step() -> None:
+    reasoning = Vote(samples=3, of=Budget(tokens=64), batched=True)
+    ask = Scripted(["so 7", "", "and then", "8", " 8"])
+    asked = replace(ASKED, stated=lambda text: text if number(text) else "")
+    answer = reasoning.answer(asked, reasoning.settings(Request((), 16)), ask)
+    assert ask.batches == [3, 2]  # the second and the third stated none, and are closed together
+    assert [r.max_new_tokens for r in ask.asked] == [64, 64, 64, 16, 16]
+    assert (answer.text, answer.votes) == ("The answer is 8", ("7", "8", "8"))
+    assert [r.seed for r in answer.requests] == [r.seed for r in (ask.asked[i] for i in (0, 1, 3, 2, 4))]
+
+
 def test_the_samples_are_drawn_with_seeds_of_their_own() -> None:
     requests = vote(10, [f"is {i}" for i in range(10)]).requests
     assert len({r.seed for r in requests}) == 10
@@ -156,6 +182,8 @@ def test_a_vote_of_thought_out_samples() -> None:
     [
         (Vote(), "vote-3", (16,) * 3),
         (Vote(samples=4, early_stop=False), "vote-4-all", (16,) * 4),
+        (Vote(samples=4, batched=True), "vote-4-batched", (16,) * 4),
+        (Vote(samples=2, of=Cot(max_new_tokens=90), batched=True), "vote-2-cot-90-batched", (90, 90)),
         (Vote(samples=2, of=Cot(max_new_tokens=90), temperature=1.0), "vote-2-cot-90-t1", (90, 90)),
         (Vote(of=FewShot(examples=2)), "vote-3-few-shot-2", (16,) * 3),
         (Vote(samples=2, of=Budget(tokens=64)), "vote-2-budget-64", (64, 16, 64, 16)),

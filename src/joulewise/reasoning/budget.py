@@ -8,13 +8,13 @@ from typing import Literal
 from pydantic import Field
 
 from joulewise.engines.engine import Message, Request
-from joulewise.reasoning.reasoning import Answer, Ask, Asked, Reasoning, without_thinking
+from joulewise.reasoning.reasoning import Answer, Asked, Thinking, Thought, without_thinking
 
 CLOSE = "The answer is"
 """Behind the steps, for the model to go on from; as in the second prompt of Kojima et al., 2022 (arXiv 2205.11916)."""
 
 
-class Budget(Reasoning):
+class Budget(Thought):
     """Chain of thought under a budget: steps that stated no answer are closed, and the model goes on with the answer.
 
     Args:
@@ -41,17 +41,17 @@ class Budget(Reasoning):
         limits = super().most_tokens(template)
         return limits if template.ignore_eos else (*limits, self.answer_tokens)
 
-    def answer(self, asked: Asked, template: Request, ask: Ask) -> Answer:
+    def think(self, asked: Asked, template: Request) -> Thinking:
         assert asked.stepwise is not None
         thinking = replace(template, messages=asked.stepwise)
-        steps = ask(thinking)
+        steps = yield thinking
         stated = asked.stated(without_thinking(steps.text))
         if stated or template.ignore_eos:
             return Answer(stated, (thinking,), (steps,))
         end = "\n</think>" if "<think>" in steps.text and "</think>" not in steps.text else ""
         begun = Message("assistant", f"{steps.text.rstrip()}{end}\n\n{CLOSE}")
         closing = replace(thinking, messages=(*asked.stepwise, begun), max_new_tokens=self.answer_tokens)
-        last = ask(closing)
+        last = yield closing
         return Answer(asked.stated(f"{CLOSE}{_apart(last.text)}"), (thinking, closing), (steps, last))
 
 

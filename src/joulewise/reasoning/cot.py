@@ -9,10 +9,10 @@ from pydantic import Field
 
 from joulewise.engines.engine import Request
 from joulewise.reasoning.direct import converse
-from joulewise.reasoning.reasoning import Answer, Ask, Asked, Reasoning
+from joulewise.reasoning.reasoning import Asked, Thinking, Thought
 
 
-class Cot(Reasoning):
+class Cot(Thought):
     """The task's question with "Let's think step by step" and a form for the answer at the end.
 
     The words are those of zero-shot chain of thought (Kojima et al., 2022, arXiv 2205.11916, section 3). They ask a
@@ -37,7 +37,7 @@ class Cot(Reasoning):
         # Under the stop rule `fixed` every answer is as long as the plan says.
         return template if template.ignore_eos else replace(template, max_new_tokens=self.max_new_tokens)
 
-    def answer(self, asked: Asked, template: Request, ask: Ask) -> Answer:
+    def think(self, asked: Asked, template: Request) -> Thinking:
         assert asked.stepwise is not None
-        answer = converse((asked.stepwise,), template, ask)
+        answer = yield from converse((asked.stepwise,), template)
         return replace(answer, text=asked.stated(answer.text))

@@ -6,19 +6,19 @@ from dataclasses import replace
 from typing import Literal
 
 from joulewise.engines.engine import Generation, Message, Request
-from joulewise.reasoning.reasoning import Answer, Ask, Asked, Reasoning, Turn, without_thinking
+from joulewise.reasoning.reasoning import Answer, Asked, Thinking, Thought, Turn, without_thinking
 
 
-class Direct(Reasoning):
+class Direct(Thought):
     """One Request a turn, with the task's prompt as it stands (zero-shot)."""
 
     kind: Literal["direct"] = "direct"
 
-    def answer(self, asked: Asked, template: Request, ask: Ask) -> Answer:
-        return converse(asked.turns, template, ask)
+    def think(self, asked: Asked, template: Request) -> Thinking:
+        return converse(asked.turns, template)
 
 
-def converse(turns: tuple[Turn, ...], template: Request, ask: Ask) -> Answer:
+def converse(turns: tuple[Turn, ...], template: Request) -> Thinking:
     """One Request a turn, each after the model's own answers to those before.
 
     A ``<think>`` block is no part of an answer, neither of one that is scored nor of one that a later turn follows.
@@ -29,7 +29,7 @@ def converse(turns: tuple[Turn, ...], template: Request, ask: Ask) -> Answer:
     answer = ""
     for turn in turns:
         requests.append(replace(template, messages=said + turn))
-        generations.append(ask(requests[-1]))
+        generations.append((yield requests[-1]))
         answer = without_thinking(generations[-1].text)
         said = (*requests[-1].messages, Message("assistant", answer))
     return Answer(answer, tuple(requests), tuple(generations))

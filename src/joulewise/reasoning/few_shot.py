@@ -8,10 +8,10 @@ from pydantic import Field
 
 from joulewise.engines.engine import Request
 from joulewise.reasoning.direct import converse
-from joulewise.reasoning.reasoning import Answer, Ask, Asked, Reasoning
+from joulewise.reasoning.reasoning import Asked, Thinking, Thought
 
 
-class FewShot(Reasoning):
+class FewShot(Thought):
     """Questions of the same task with their answers, as earlier turns of the conversation, before the one asked.
 
     Args:
@@ -33,7 +33,7 @@ class FewShot(Reasoning):
             f", and {self.examples} are asked for" if there else ""
         )
 
-    def answer(self, asked: Asked, template: Request, ask: Ask) -> Answer:
+    def think(self, asked: Asked, template: Request) -> Thinking:
         shown = tuple(message for example in asked.examples()[: self.examples] for message in example)
         first, *rest = asked.turns
-        return converse((shown + first, *rest), template, ask)
+        return converse((shown + first, *rest), template)

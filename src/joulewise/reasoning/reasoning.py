@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
 from joulewise.engines.engine import Generation, Message, Request
 
-Ask = Callable[[Request], Generation]
-"""Runs one Request in the cell's engine and decoding."""
-
 Turn = tuple[Message, ...]
+
+
+class Ask(Protocol):
+    """Runs Requests in the cell's engine and decoding."""
+
+    def __call__(self, request: Request) -> Generation:
+        """One Request."""
+        ...
+
+    def together(self, requests: Sequence[Request]) -> tuple[Generation, ...]:
+        """Several Requests side by side; only for reasonings that say so (``Reasoning.together``)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +97,11 @@ class Reasoning(BaseModel, ABC):
         """The token limits of all requests that there may be to answer a turn, by a template with its ``settings``."""
         return (template.max_new_tokens,)
 
+    @property
+    def together(self) -> int:
+        """How many requests it asks side by side; 0: it asks one after the other."""
+        return 0
+
     @abstractmethod
     def answer(self, asked: Asked, template: Request, ask: Ask) -> Answer:
         """Answer one question.
@@ -94,8 +109,52 @@ class Reasoning(BaseModel, ABC):
         Args:
             asked: the question; one that ``refuses`` takes.
             template: a Request with the cell's ``settings``, stop rule and seed, its messages empty.
-            ask: runs one Request.
+            ask: runs Requests.
         """
+
+
+Thinking: TypeAlias = Generator[Request, Generation, Answer]
+"""Yields each Request, is sent its Generation, and returns the answer."""
+
+
+class Thought(Reasoning):
+    """A reasoning that asks one request after the other, each by what came back before.
+
+    Subclasses implement ``think``.
+    """
+
+    @abstractmethod
+    def think(self, asked: Asked, template: Request) -> Thinking:
+        """Answer one question; arguments as for ``answer``. At least one Request is yielded."""
+
+    def answer(self, asked: Asked, template: Request, ask: Ask) -> Answer:
+        """Answer one question."""
+        return side_by_side([self.think(asked, template)], lambda requests: (ask(requests[0]),))[0]
+
+
+def side_by_side(
+    thoughts: Sequence[Thinking], together: Callable[[Sequence[Request]], tuple[Generation, ...]]
+) -> tuple[Answer, ...]:
+    """Several thoughts in step: all that ask for something ask at once.
+
+    Args:
+        thoughts: not begun.
+        together: runs Requests side by side.
+
+    Returns:
+        One answer for each thought.
+    """
+    answers: dict[int, Answer] = {}
+    asking = {i: next(thought) for i, thought in enumerate(thoughts)}
+    while asking:
+        made = together(tuple(asking.values()))
+        for i, generation in zip(tuple(asking), made, strict=True):
+            try:
+                asking[i] = thoughts[i].send(generation)
+            except StopIteration as end:
+                answers[i] = end.value
+                del asking[i]
+    return tuple(answers[i] for i in range(len(thoughts)))
 
 
 def without_thinking(text: str) -> str:

@@ -12,6 +12,7 @@ from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Requ
 from joulewise.engines.native.drafters import CHAINS, DRAFTERS
 from joulewise.engines.shipped import shipped_fault, shipped_for
 from joulewise.engines.spec import RANDOM_HEAD, HeadKind, NativeSpec
+from joulewise.engines.together import require_one_rule
 from joulewise.engines.transformers.info import draft_fault
 from joulewise.engines.transformers.quantisation import require_packages
 from joulewise.errors import UserError
@@ -63,26 +64,25 @@ class NativeEngine:
         """Generate by the native loop; see ``Engine.generate``."""
         return self._ready(decoding).generate(request, decoding)
 
-    def generate_together(self, requests: Sequence[Request], decoding: Decoding) -> tuple[Generation, ...]:
-        """Generate from several requests side by side, greedily: vanilla and chains.
-
-        All generations begin and end with the batch: what is measured around the call is theirs together.
-
-        Raises:
-            UserError: a decoding that drafts trees, a request that samples, or requests that end by other rules.
-            ContextLengthError: as for ``generate``.
-        """
-        rule = getattr(decoding, "rule", None)
-        if type(decoding) not in CHAINS or rule == "confidence":
-            raise UserError(
+    def refuses_together(self, decoding: Decoding, greedy: bool) -> str | None:
+        """Why several texts at once cannot be decoded so: vanilla and chains can, and vanilla alone samples."""
+        if type(decoding) not in CHAINS or getattr(decoding, "rule", None) == "confidence":
+            return (
                 f"{decoding.label} cannot be decoded for several texts at once: vanilla, CoGA, DyGA by the rule "
-                "heuristic and prompt lookup can."
+                "heuristic and prompt lookup can"
             )
-        if not all(request.sampling.greedy for request in requests):
-            raise UserError("Several texts at once are decoded greedily: set temperature 0, or ask one by one.")
-        if len({request.ignore_eos for request in requests}) > 1:
-            raise UserError("Several texts at once end by one rule: set the same ignore_eos for all.")
-        return self._ready(decoding).generate_together(requests, decoding) if requests else ()
+        if not greedy and not isinstance(decoding, Vanilla):
+            return f"{decoding.label} cannot sample several texts at once: vanilla can"
+        return None
+
+    def generate_together(self, requests: Sequence[Request], decoding: Decoding) -> tuple[Generation, ...]:
+        """Generate from several requests side by side; see ``Together``. A prompt that all sample from is read once."""
+        if not requests:
+            return ()
+        require_one_rule(requests)
+        if reason := self.refuses_together(decoding, requests[0].sampling.greedy):
+            raise UserError(f"{reason}.")
+        return self._ready(decoding).generate_together(requests, decoding)
 
     def compare(self, request: Request, continuations: Sequence[str]) -> Generation:
         """The most likely of ``continuations``; see ``ComparingEngine.compare``."""

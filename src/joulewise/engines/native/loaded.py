@@ -24,8 +24,9 @@ from joulewise.engines.native.heads.gate import Gate
 from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle3, random_medusa
 from joulewise.engines.native.loop import Decoded, decode
 from joulewise.engines.native.model import DecoderModel
+from joulewise.engines.native.sampled import open_sampling, room_for, sample_together
 from joulewise.engines.native.session import CHAIN, WIDTHS, height_class, prepare_session
-from joulewise.engines.native.together import decode_together, prepare_ahead
+from joulewise.engines.native.together import Rows, decode_together, prepare_ahead
 from joulewise.engines.spec import RANDOM_HEAD, NativeSpec
 from joulewise.engines.transformers.check import PLAIN, explain_difference, verdict_at_sight
 from joulewise.engines.transformers.drafts import Draft as DraftModel
@@ -56,6 +57,7 @@ class LoadedEngine:
     def __init__(self, spec: NativeSpec, decodings: Sequence[Decoding]) -> None:
         self._spec = spec
         self._gates: dict[str, Gate] = {}
+        self._sampling: dict[int, Rows] = {}
         self._drafts: dict[str, tuple[DraftModel, DecoderModel]] = {}
         loaded = load(spec.model, spec.revision, spec.dtype, spec.device, spec.quantisation)
         heads = {head for d in decodings if (head := head_of(spec, d)) is not None}
@@ -135,17 +137,18 @@ class LoadedEngine:
         prompts = [self._prompt(request, decoding) for request in requests]
         free = requests[0].ignore_eos or decoding.synthetic is not None
         ends = () if free else loaded.eos_token_ids
-        parts = self._parts(decoding, Chooser.of(Sampling(), 0, device), ends)
+        limits = [request.max_new_tokens for request in requests]
+        tokens = [prompt[0].to(device) for prompt in prompts]
         try:
             with quiet(), torch.inference_mode():
-                together = decode_together(
-                    self.target,
-                    CHAINS[type(decoding)](decoding, parts),
-                    [prompt[0].to(device) for prompt in prompts],
-                    [request.max_new_tokens for request in requests],
-                    ends,
-                    None if decoding.synthetic is None else Lot(decoding.synthetic, requests[0].seed, device),
-                )
+                if requests[0].sampling.greedy:
+                    chains = CHAINS[type(decoding)](decoding, self._parts(decoding, Chooser(Sampling()), ends))
+                    lot = None if decoding.synthetic is None else Lot(decoding.synthetic, requests[0].seed, device)
+                    together = decode_together(self.target, chains, tokens, limits, ends, lot)
+                else:
+                    rows = self._rows(max(len(p) + limit for p, limit in zip(tokens, limits, strict=True)), len(tokens))
+                    choosers = [Chooser.of(request.sampling, request.seed, device) for request in requests]
+                    together = sample_together(rows, tokens, limits, ends, choosers)
                 texts = [loaded.tokenizer.decode(one.tokens, skip_special_tokens=True) for one in together]
         except torch.OutOfMemoryError as error:
             raise out_of_memory(f"{len(requests)} texts of {loaded.name} ({decoding.label})", str(device)) from error
@@ -170,6 +173,17 @@ class LoadedEngine:
         except torch.OutOfMemoryError as error:
             what = f"{given.rows.numel()} tokens of {target.loaded.name} (comparing answers)"
             raise out_of_memory(what, str(target.device)) from error
+
+    def _rows(self, tokens: int, texts: int) -> Rows:
+        """Rows to sample so many texts in; on a GPU they are kept, with what was captured of them."""
+        kept = self._sampling.get(texts)
+        if kept is not None and kept.cache.capacity >= tokens:
+            return kept
+        if self.target.device.type != "cuda":
+            return Rows(self.target, texts, tokens, None)
+        self._sampling.pop(texts, None)
+        self._sampling[texts] = open_sampling(Rows(self.target, texts, room_for(tokens), None))
+        return self._sampling[texts]
 
     def given(self, capacity: int) -> Given:
         """See ``NativeEngine.given``."""

@@ -6,13 +6,15 @@ import gc
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulewise.decoding import CoGA, DyGA, PromptLookup, Vanilla
 from joulewise.decoding.spec import Decoding
-from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Request
+from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Request, Sampling
 from joulewise.engines.spec import TransformersSpec
+from joulewise.engines.together import require_one_rule
 from joulewise.engines.transformers.info import draft_fault, draft_name, engine_info
 from joulewise.engines.transformers.quantisation import require_packages
 from joulewise.errors import UserError
@@ -176,6 +178,71 @@ class TransformersEngine:
         except torch.OutOfMemoryError as error:
             what = f"{given.rows.numel()} tokens of {target.name} (comparing answers)"
             raise out_of_memory(what, str(target.model.device)) from error
+
+    def refuses_together(self, decoding: Decoding, greedy: bool) -> str | None:
+        """Why several texts at once cannot be decoded so: vanilla alone can."""
+        if isinstance(decoding, Vanilla):
+            return None
+        return f"Transformers' own loop cannot draft for several texts at once, as {decoding.label} would need"
+
+    def generate_together(self, requests: Sequence[Request], decoding: Decoding) -> tuple[Generation, ...]:
+        """Generate by one call of ``model.generate``; see ``Together``. A prompt that all share is read for each."""
+        import torch
+        from transformers import LogitsProcessorList
+
+        from joulewise.engines.phases import Stopwatch
+        from joulewise.engines.transformers.calls import forwards_watched, generation_config
+        from joulewise.engines.transformers.loading import out_of_memory, quiet
+        from joulewise.engines.transformers.prompts import encode, require_context
+        from joulewise.engines.transformers.sampled import Drawn, padded
+
+        if not requests:
+            return ()
+        require_one_rule(requests)
+        greedy = requests[0].sampling.greedy
+        if reason := self.refuses_together(decoding, greedy):
+            raise UserError(f"{reason}.")
+        start_s = time.monotonic()
+        target, _ = self._ready(decoding)
+        device = target.model.device
+        prompts = [encode(target, request.messages) for request in requests]
+        limits = [request.max_new_tokens for request in requests]
+        for prompt, limit in zip(prompts, limits, strict=True):
+            require_context(target, None, prompt, limit)
+        longest = replace(requests[0], max_new_tokens=max(limits), sampling=Sampling())
+        ids, mask = padded(target, prompts)
+        require_context(target, None, ids, longest.max_new_tokens)
+        try:
+            with quiet(), forwards_watched(target.model, self._synchronize, Stopwatch(device)) as first_token:
+                sequences = target.model.generate(
+                    ids.to(device),
+                    attention_mask=mask.to(device),
+                    generation_config=generation_config(target, longest, decoding),
+                    logits_processor=LogitsProcessorList([] if greedy else [Drawn(requests, device)]),
+                ).tolist()
+        except torch.OutOfMemoryError as error:
+            raise out_of_memory(f"{len(requests)} texts of {target.name}", str(device)) from error
+        self._synchronize()
+        end_s = time.monotonic()
+        ends = () if requests[0].ignore_eos else target.eos_token_ids
+        made = []
+        for prompt, limit, sequence in zip(prompts, limits, sequences, strict=True):
+            new = sequence[1 if target.encoder_decoder else ids.shape[1] :][:limit]
+            new = new[: next((i + 1 for i, token in enumerate(new) if token in ends), len(new))]
+            with quiet():
+                text = target.tokenizer.decode(new, skip_special_tokens=True)
+            made.append(
+                Generation(
+                    text=text,
+                    token_ids=tuple(new),
+                    prompt_tokens=prompt.shape[1],
+                    finish_reason="eos" if new and new[-1] in ends else "length",
+                    start_s=start_s,
+                    end_s=end_s,
+                    first_token_s=first_token[0] if first_token else None,
+                )
+            )
+        return tuple(made)
 
     def check_lossless(
         self, request: Request, decoding: Decoding, reference: Sequence[int], output: Sequence[int]
