@@ -22,6 +22,7 @@ from joulewise.docstring import parse_docstring
 from joulewise.energy.sources import SOURCES
 from joulewise.engines import ENGINES
 from joulewise.engines.spec import NativeSpec, TransformersSpec
+from joulewise.judge.record import Call, Judgement
 from joulewise.plan import Exclusion, Plan, Pollution, SamplingSpec, Stop, Target, TaskSpec
 from joulewise.reasoning import REASONINGS
 from joulewise.records import Check, EnergyRecord, GenerationRecord, ReadingRecord, Trial
@@ -130,6 +131,9 @@ def run_folder_page() -> str:
     lines += ["", "## Lines of the ledger", "", _paragraphs(parse_docstring(inspect.getmodule(Trial)).summary), ""]
     for model in (Trial, Check, GenerationRecord, EnergyRecord, ReadingRecord):
         lines += _model(model.__name__, model, level=3)
+    lines += ["## Lines of judgements.jsonl", ""]
+    for model in (Judgement, Call):
+        lines += _model(model.__name__, model, level=3)
     return "\n".join(lines)
 
 
@@ -175,6 +179,7 @@ RUN_FOLDER = {
     "plan.yaml": "the plan as it was run",
     "environment.json": "versions, devices, drivers, power limits, engines, energy sources",
     "idle.json": "idle power with the weights loaded, before and after an engine's Trials",
+    "judgements.jsonl": "what a judge said of the answers, where one was asked (`joulewise judge`)",
     "cross_check.json": "each counter against its device's power readings, over the whole run",
     "ledger.jsonl": "one line a Trial or Check, appended and flushed as each ends; everything else follows from it",
     "timeline/": "raw sensor readings in between (Parquet)",

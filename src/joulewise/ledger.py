@@ -4,6 +4,7 @@ plan.yaml           the plan as it was run
 environment.json    versions, devices, clocks, limits, git state, engines, sources
 idle.json           idle power with the weights loaded, before and after the Trials of each engine and session
 skipped.json        broken lines of task data that were left out (--skip-bad), if there were any
+judgements.jsonl    what a judge said of the answers (`joulewise judge`), if one was asked
 cross_check.json    each counter against its device's power readings, over the whole run
 ledger.jsonl        one Trial or Check per line, flushed to disk
 timeline/*.parquet  the raw readings of every source between
@@ -388,6 +389,8 @@ def load(runs: os.PathLike[str] | str | Iterable[os.PathLike[str] | str]) -> Run
     """
     import pyarrow as pa
 
+    from joulewise.judge.ratings import rated
+    from joulewise.judge.record import read_judgements
     from joulewise.ledger_columns import LARGE_BYTES, quick_rows
     from joulewise.table import SCHEMA, RunTable, rows_to_arrow
 
@@ -412,7 +415,10 @@ def load(runs: os.PathLike[str] | str | Iterable[os.PathLike[str] | str]) -> Run
         quick = None
         if ledger.exists() and ledger.stat().st_size >= LARGE_BYTES:
             quick = quick_rows(name, ledger, partial(_tell_repeated, name, warnings))
-        tables.append(rows_to_arrow(name, _whole(ledger, name, warnings)) if quick is None else quick)
+        rows = rows_to_arrow(name, _whole(ledger, name, warnings)) if quick is None else quick
+        rows, told = rated(rows, read_judgements(folder))
+        warnings += [f"{name}: {text}" for text in told]
+        tables.append(rows)
         if tables[-1].num_rows and not parts[0]:
             warnings.append(
                 f"{name}: environment.json is missing, so what it ran on is not known; copy the whole folder"

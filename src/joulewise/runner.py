@@ -38,6 +38,7 @@ from joulewise.schedule import (
     schedule,
 )
 from joulewise.stopping import stop_on_signal
+from joulewise.tasks import JUDGED
 from joulewise.tasks.task import question_hash
 
 TIMELINE_S = 60.0
@@ -360,7 +361,7 @@ class _Session:
             return trial
         self.outputs[job.trial_id] = answer
         score = task.score(question, answer.text)
-        keep_text = not task.third_party
+        keep_text = not task.third_party or cell.task.name in JUDGED
 
         def may_be_kept(extracted: Iterable[str | None]) -> bool:
             return keep_text or all(len(text or "") <= KEPT_ANSWER_LENGTH for text in extracted)

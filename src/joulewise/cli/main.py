@@ -19,6 +19,7 @@ from joulewise.cli.doctor import doctor
 from joulewise.cli.explain import explain
 from joulewise.cli.export import export
 from joulewise.cli.heads import heads
+from joulewise.cli.judge import judge
 from joulewise.cli.meter import MeterCommand, meter
 from joulewise.cli.report import report
 from joulewise.cli.run import run
@@ -57,6 +58,7 @@ def _root(
 app.command("doctor", short_help="Tell what can be measured here and what only modelled.")(doctor)
 app.command("run", short_help="Run a plan, Trial by Trial, into a run folder.")(run)
 app.command("report", short_help="Show what runs cost, as tables and as a page.")(report)
+app.command("judge", short_help="Let a model grade a run's open answers.")(judge)
 app.command("explain", short_help="Tell why a decoding saves time or energy or not.")(explain)
 app.command("curve", short_help="Fit joules as a function of tokens and load, and predict with it.")(curve)
 app.command("sweep", short_help="Measure what a curve needs: few points over tokens and load.")(sweep)

@@ -127,7 +127,10 @@ def _answers(section: Section, component: ComponentName, summary: Summary) -> Gr
         columns.append(quantity_column(f"price per 1,000 output tokens{_currency(summary)}", prices))
     notes = ["Wh per 1,000 tokens are also kWh per million tokens."] if columns[2].unknown is None else []
     if any(f.main == NOT_SCORED for f in columns[0].figures):
-        notes.append("Not scored: nothing judges these answers, so that the task tells energy and time only.")
+        notes.append(
+            "Not scored: nothing judges these answers, so that the task tells energy and time only "
+            "(`joulewise judge` grades those of mt_bench)."
+        )
     for cost in costs:
         told = "; ".join(f"{n:,} x {note}" for note, n in cost.score_notes[:5])
         if told:

@@ -38,6 +38,9 @@ TASKS: dict[str, Callable[[TaskContext], Task]] = {
 OPTIONS: dict[str, type[TaskOptions]] = {"gsm8k": Gsm8kOptions, "mmlu": MmluOptions, "mt_bench": MtBenchOptions}
 """The options of the tasks that have some, so that a plan's faults are told before anything is opened."""
 
+JUDGED = frozenset({"mt_bench"})
+"""Tasks whose answers a judge may grade after the run (``joulewise judge``): ledgers keep the answers' texts for it."""
+
 GROUPS: dict[str, list[str]] = {"starter": ["starter-maths", "starter-summarisation", "starter-choice", "starter-code"]}
 """Names that stand for several tasks."""
 
@@ -90,6 +93,7 @@ def open_task(
 
 __all__ = [
     "GROUPS",
+    "JUDGED",
     "OPTIONS",
     "TASKS",
     "Question",

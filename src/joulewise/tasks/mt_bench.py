@@ -1,4 +1,6 @@
-"""MT-Bench: 80 open questions of two turns (Zheng et al., 2023, arXiv 2306.05685). Energy only: nothing scores them."""
+"""MT-Bench: 80 open questions of two turns (Zheng et al., 2023, arXiv 2306.05685). A judge may grade them afterwards
+(``joulewise judge``); without one they tell energy alone.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ class MtBench:
     items: tuple[Question, ...]
     name: str = "mt_bench"
     third_party: bool = True
-    source: str = "MT-Bench questions (Zheng et al., 2023; Apache-2.0), as published; not scored"
+    source: str = "MT-Bench questions (Zheng et al., 2023; Apache-2.0), as published; graded by a judge or not at all"
     metric: str = "unscored"
     max_new_tokens: int = 200
 
@@ -67,7 +69,7 @@ class MtBench:
         return Asked(self.turns(question))
 
     def score(self, question: Question, text: str) -> Score:
-        """No score: the published one needs a judge, a far larger model whose verdicts change with its version."""
+        """No score: the published one needs a judge, a far larger model, that is asked after the run."""
         return Score(value=None, correct=None, extracted=None, metric=self.metric)
 
 

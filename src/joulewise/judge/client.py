@@ -1,0 +1,172 @@
+"""One question to a model behind an OpenAI-compatible address. Standard library only."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from joulewise.errors import UserError
+
+MOST_BYTES = 10_000_000
+"""A longer reply is none of a chat."""
+LONGEST_WAIT_S = 60.0
+"""However long the server asks to wait."""
+
+
+class JudgeDown(Exception):
+    """The judge cannot be reached, is overloaded or broken: worth another try later."""
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class JudgeRefuses(Exception):
+    """The judge answers, but not this request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back.
+
+    Args:
+        text: of the message; empty where there is none.
+        prompt_tokens, output_tokens: as the judge counts them; None where it does not say.
+        cut_off: whether the reply ended at its token limit.
+        duration_s: from the request to the whole reply, in seconds.
+    """
+
+    text: str
+    prompt_tokens: int | None
+    output_tokens: int | None
+    cut_off: bool
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """A model that grades.
+
+    Args:
+        url: the base of its address, such as ``http://localhost:8000/v1``.
+        model: its name there.
+        key: sent as a bearer token; never shown or written.
+        timeout_s: so long one reply may take.
+        max_tokens: of a reply.
+        tries: how often a request is made where the judge is down or its reply holds no grade.
+        sleep: waits between tries; seconds.
+
+    Raises:
+        UserError: an address or key that cannot be one.
+    """
+
+    url: str
+    model: str
+    key: str | None = field(default=None, repr=False)
+    timeout_s: float = 120.0
+    max_tokens: int = 2048
+    tries: int = 3
+    sleep: Callable[[float], None] = time.sleep
+
+    def __post_init__(self) -> None:
+        try:
+            parts = urllib.parse.urlsplit(self.url)
+            parts.port  # noqa: B018 - raises where it is no number
+        except ValueError as error:
+            raise UserError(
+                f"--url {self.url}: no address ({error}); give one like http://localhost:8000/v1"
+            ) from error
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UserError(f"--url {self.url}: no address of a server; give one like http://localhost:8000/v1")
+        if parts.username is not None or parts.query:
+            raise UserError("--url: leave names, passwords and queries out of the address; keys go in the environment")
+        if self.key is not None and not (self.key.isascii() and self.key.isprintable() and " " not in self.key):
+            raise UserError("the judge's key holds spaces or characters that no key has; set it anew")
+
+    @property
+    def address(self) -> str:
+        """Where requests go."""
+        return f"{self.url.rstrip('/').removesuffix('/chat/completions')}/chat/completions"
+
+    def ask(self, messages: list[dict[str, str]]) -> Reply:
+        """One request, greedily; no second try.
+
+        Raises:
+            JudgeDown, JudgeRefuses: with the reason, without the key.
+            UserError: the judge knows neither key nor model, so that no request will do.
+        """
+        body = {"model": self.model, "messages": messages, "temperature": 0.0, "max_tokens": self.max_tokens}
+        headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "joulewise"}
+        if self.key is not None:
+            headers["Authorization"] = f"Bearer {self.key}"
+        request = urllib.request.Request(self.address, json.dumps(body).encode(), headers, method="POST")
+        start_s = time.monotonic()
+        try:
+            with _OPENER.open(request, timeout=self.timeout_s) as response:
+                data = response.read(MOST_BYTES + 1)
+        except urllib.error.HTTPError as error:
+            raise self._refusal(error) from None
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", None) or error
+            raise JudgeDown(f"cannot be reached ({self._told(str(reason) or type(error).__name__)})") from None
+        return _reply(data, time.monotonic() - start_s)
+
+    def _refusal(self, error: urllib.error.HTTPError) -> Exception:
+        try:
+            said = error.read(2_000).decode(errors="replace")
+        except (OSError, http.client.HTTPException):
+            said = ""
+        what = f"HTTP {error.code} {self._told(said or str(error.reason))}".strip()
+        if error.code in (401, 403, 404):
+            return UserError(f"{self.address} answers {what}; check --url, --model and the key")
+        if error.code in (408, 425, 429) or error.code >= 500:
+            return JudgeDown(f"answers {what}", _seconds(error.headers.get("Retry-After")))
+        return JudgeRefuses(f"the judge answers {what}")
+
+    def _told(self, text: str) -> str:
+        """Words of a server on one line, the key taken out."""
+        return " ".join((text.replace(self.key, "***") if self.key else text).split())[:200]
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect would carry the key to another server."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)
+
+
+def _reply(data: bytes, duration_s: float) -> Reply:
+    whole: Any = None
+    try:
+        whole = json.loads(data) if len(data) <= MOST_BYTES else None
+        choice = whole["choices"][0]
+        text = choice["message"]["content"]
+    except (ValueError, RecursionError, LookupError, TypeError):
+        choice, text = {}, ""
+    usage = whole.get("usage") if isinstance(whole, Mapping) else None
+    counts = usage if isinstance(usage, Mapping) else {}
+    return Reply(
+        text if isinstance(text, str) else "",
+        _count(counts.get("prompt_tokens")),
+        _count(counts.get("completion_tokens")),
+        isinstance(choice, Mapping) and choice.get("finish_reason") == "length",
+        duration_s,
+    )
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _seconds(text: str | None) -> float | None:
+    return min(float(text), LONGEST_WAIT_S) if text is not None and text.isdecimal() else None
