@@ -51,6 +51,7 @@ class Request:
         ignore_eos: go on past the end-of-sequence token (the stop rule ``fixed``).
         sampling: greedy by default.
         seed: for sampling; has no effect on greedy decoding.
+        log_probability: whether the output's log-probability is asked for.
     """
 
     messages: tuple[Message, ...]
@@ -58,6 +59,7 @@ class Request:
     ignore_eos: bool = False
     sampling: Sampling = Sampling()
     seed: int = 0
+    log_probability: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ class Generation:
             tell them apart.
         log_probabilities: natural logarithm of each given continuation's probability, in their order, where nothing was
             generated and ``text`` is the most likely of them (see ``ComparingEngine``); else None.
+        log_probability: natural logarithm of the output's probability under the model, at a temperature of 1 and over
+            the whole vocabulary, however its tokens were drawn; the end token counts too. None where not asked for.
     """
 
     text: str
@@ -103,6 +107,7 @@ class Generation:
     rounds: tuple[Round, ...] = ()
     phases_s: Mapping[str, float] | None = None
     log_probabilities: tuple[float, ...] | None = None
+    log_probability: float | None = None
 
     @property
     def output_tokens(self) -> int:

@@ -148,7 +148,8 @@ class LoadedEngine:
                 else:
                     rows = self._rows(max(len(p) + limit for p, limit in zip(tokens, limits, strict=True)), len(tokens))
                     choosers = [Chooser.of(request.sampling, request.seed, device) for request in requests]
-                    together = sample_together(rows, tokens, limits, ends, choosers)
+                    rated = any(request.log_probability for request in requests)
+                    together = sample_together(rows, tokens, limits, ends, choosers, rated)
                 texts = [loaded.tokenizer.decode(one.tokens, skip_special_tokens=True) for one in together]
         except torch.OutOfMemoryError as error:
             raise out_of_memory(f"{len(requests)} texts of {loaded.name} ({decoding.label})", str(device)) from error
@@ -226,11 +227,11 @@ class LoadedEngine:
         parts, rule = self._parts(decoding, chooser, ends), _rule(decoding, request.seed, target.device)
         tokens, limit = prompt[0].to(target.device), request.max_new_tokens
         with torch.inference_mode():
-            if witness is None and runs_ahead(decoding, parts):
+            if witness is None and not request.log_probability and runs_ahead(decoding, parts):
                 chains, lot = CHAINS[type(decoding)](decoding, parts), rule if isinstance(rule, Lot) else None
                 return decode_together(target, chains, [tokens], [limit], ends, lot)[0]
             drafter = make_drafter(decoding, parts)
-            return decode(target, drafter, tokens, limit, ends, rule, chooser, witness)
+            return decode(target, drafter, tokens, limit, ends, rule, chooser, witness, request.log_probability)
 
     def check_lossless(
         self, request: Request, decoding: Decoding, reference: Sequence[int], output: Sequence[int]
@@ -302,6 +303,7 @@ def _generation(
         wasted_tokens=decoded.wasted_tokens,
         rounds=() if isinstance(decoding, Vanilla) else decoded.rounds,
         phases_s=phases_s,
+        log_probability=decoded.log_probability,
     )
 
 

@@ -29,6 +29,7 @@ class Decoded:
         finish_reason: ``eos`` or ``length``.
         first_token_s: when the first token was there, monotonic seconds.
         phases_s: seconds by phase.
+        log_probability: of the tokens, under the target; None where it was not asked for.
     """
 
     tokens: tuple[int, ...]
@@ -37,6 +38,7 @@ class Decoded:
     finish_reason: FinishReason
     first_token_s: float
     phases_s: dict[str, float]
+    log_probability: float | None = None
 
 
 def decode(
@@ -48,6 +50,7 @@ def decode(
     accept: Rule,
     chooser: Chooser,
     witness: Callable[[Draft, list[int]], None] | None = None,
+    rated: bool = False,
 ) -> Decoded:
     """Generate from one prompt.
 
@@ -60,13 +63,16 @@ def decode(
         accept: what of a draft enters the output.
         chooser: how a token is drawn.
         witness: told every draft and its accepted nodes.
+        rated: whether the output's log-probability is asked for.
     """
     watch = Stopwatch(model.device)
     capacity = len(prompt) + limit + drafter.most_nodes + 1
     session = open_session(model, capacity)
     watch.mark("memory")
     hidden = session.prefill(prompt)
-    root = chooser.draw(model.logits(hidden[-1:]))
+    logits = model.logits(hidden[-1:])
+    root = chooser.draw(logits)
+    likely = [log_probabilities(logits, root)] if rated else []
     output = root.tolist()
     first_token_s = time.monotonic()
     watch.mark("prefill")
@@ -103,6 +109,8 @@ def decode(
         emitted = tokens[:accepted] + tokens[-1:]
         kept = until_the_end(emitted, limit - len(output), ends)
         output += emitted[:kept]
+        if rated:
+            likely.append(log_probabilities(logits[way[:kept]], torch.tensor(emitted[:kept], device=model.device)))
         wasted += len(emitted) - kept
         rounds.append(Round(len(draft.tokens), min(accepted, kept)))
         if witness is not None:
@@ -117,7 +125,13 @@ def decode(
         length += accepted + 1
 
     finish: FinishReason = "eos" if output[-1] in ends else "length"
-    return Decoded(tuple(output), tuple(rounds), wasted, finish, first_token_s, watch.seconds())
+    log_probability = float(torch.cat(likely).sum()) if rated else None
+    return Decoded(tuple(output), tuple(rounds), wasted, finish, first_token_s, watch.seconds(), log_probability)
+
+
+def log_probabilities(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Of each token by its row of ``logits``, shape ``(W, rows)``, at a temperature of 1; float32, shape ``(W,)``."""
+    return logits.float().log_softmax(dim=-1).gather(1, tokens[:, None])[:, 0]
 
 
 def _judging(session: Session, accept: Rule, chooser: Chooser) -> Judging | None:

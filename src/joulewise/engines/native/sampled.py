@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from joulewise.engines.native.accept import Chooser
-from joulewise.engines.native.loop import Decoded
+from joulewise.engines.native.loop import Decoded, log_probabilities
 from joulewise.engines.native.session import BUCKET, ROOM
 from joulewise.engines.native.together import Rows
 from joulewise.engines.phases import Stopwatch
@@ -24,6 +24,7 @@ def sample_together(
     limits: Sequence[int],
     ends: Collection[int],
     choosers: Sequence[Chooser],
+    rated: bool = False,
 ) -> tuple[Decoded, ...]:
     """Sample from several prompts at once, token by token.
 
@@ -33,13 +34,16 @@ def sample_together(
         limits: the most output tokens of each, at least 1.
         ends: the tokens that end an output.
         choosers: one for each text, all with the same sampling.
+        rated: whether the outputs' log-probabilities are asked for.
 
     Returns:
         One for each prompt, without rounds; ``phases_s`` is of all of them together, the same in each.
     """
     model = rows.model
     watch = Stopwatch(model.device)
-    drawn = _draw(model.head(_prefill(rows, prompts)), choosers)
+    logits = model.head(_prefill(rows, prompts))
+    drawn = _draw(logits, choosers)
+    likely = [log_probabilities(logits, drawn)] if rated else []
     outputs = [[token] for token in drawn.tolist()]
     first_token_s = time.monotonic()
     watch.mark("prefill")
@@ -56,15 +60,26 @@ def sample_together(
         logits = _logits(rows, rows.span(max(ends_at) + 1), state[0, :, None], state[1])
         watch.mark("verify")
         drawn = _draw(logits, choosers)
+        if rated:
+            likely.append(log_probabilities(logits, drawn))
         for row, token in enumerate(drawn.tolist()):  # the step's one wait
             if open_(row):
                 outputs[row].append(token)
         watch.mark("accept")
 
+    each_likely = torch.stack(likely, dim=1) if rated else None
     phases_s = watch.seconds()
     return tuple(
-        Decoded(tuple(output), (), 0, "eos" if output[-1] in ends else "length", first_token_s, dict(phases_s))
-        for output in outputs
+        Decoded(
+            tuple(output),
+            (),
+            0,
+            "eos" if output[-1] in ends else "length",
+            first_token_s,
+            dict(phases_s),
+            None if each_likely is None else float(each_likely[row, : len(output)].sum()),
+        )
+        for row, output in enumerate(outputs)
     )
 
 

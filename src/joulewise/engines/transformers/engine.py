@@ -115,12 +115,15 @@ class TransformersEngine:
                 recorded(target.model, target.tokenizer, draft, watch) as proposals,
             ):
                 ids = prompt.to(target.model.device)
-                sequence = target.model.generate(
+                made = target.model.generate(
                     ids,
                     attention_mask=torch.ones_like(ids),
                     generation_config=generation_config(target, request, decoding),
+                    return_dict_in_generate=True,
+                    output_logits=request.log_probability,
                     **arguments,
-                )[0].tolist()
+                )
+                sequence = made.sequences[0].tolist()
         except torch.OutOfMemoryError as error:
             what = (
                 f"{prompt.shape[1]} prompt and {request.max_new_tokens} new tokens of {target.name} ({decoding.label})"
@@ -148,6 +151,7 @@ class TransformersEngine:
             wasted_tokens=produced - length,
             rounds=rounds,
             phases_s=watch.seconds(within_s=end_s - start_s),
+            log_probability=_log_probability(made.logits, new[:length]) if request.log_probability else None,
         )
         return generation, proposals
 
@@ -210,6 +214,7 @@ class TransformersEngine:
         for prompt, limit in zip(prompts, limits, strict=True):
             require_context(target, None, prompt, limit)
         longest = replace(requests[0], max_new_tokens=max(limits), sampling=Sampling())
+        drawn = None if greedy else Drawn(requests, device)
         ids, mask = padded(target, prompts)
         require_context(target, None, ids, longest.max_new_tokens)
         try:
@@ -218,7 +223,7 @@ class TransformersEngine:
                     ids.to(device),
                     attention_mask=mask.to(device),
                     generation_config=generation_config(target, longest, decoding),
-                    logits_processor=LogitsProcessorList([] if greedy else [Drawn(requests, device)]),
+                    logits_processor=LogitsProcessorList([] if drawn is None else [drawn]),
                 ).tolist()
         except torch.OutOfMemoryError as error:
             raise out_of_memory(f"{len(requests)} texts of {target.name}", str(device)) from error
@@ -226,7 +231,7 @@ class TransformersEngine:
         end_s = time.monotonic()
         ends = () if requests[0].ignore_eos else target.eos_token_ids
         made = []
-        for prompt, limit, sequence in zip(prompts, limits, sequences, strict=True):
+        for row, (prompt, limit, sequence) in enumerate(zip(prompts, limits, sequences, strict=True)):
             new = sequence[1 if target.encoder_decoder else ids.shape[1] :][:limit]
             new = new[: next((i + 1 for i, token in enumerate(new) if token in ends), len(new))]
             with quiet():
@@ -240,6 +245,7 @@ class TransformersEngine:
                     start_s=start_s,
                     end_s=end_s,
                     first_token_s=first_token[0] if first_token else None,
+                    log_probability=drawn.log_probability(row, len(new)) if drawn is not None else None,
                 )
             )
         return tuple(made)
@@ -294,6 +300,14 @@ class TransformersEngine:
 
         for device in {p.device for p in self._target.model.parameters() if p.device.type == "cuda"}:
             torch.cuda.synchronize(device)
+
+
+def _log_probability(logits: Sequence[Any], tokens: Sequence[int]) -> float:
+    """Of an output, by the logits of each of its steps, shape ``(1, rows)``."""
+    import torch
+
+    each = [step[0].float().log_softmax(dim=-1)[token] for step, token in zip(logits, tokens, strict=False)]
+    return float(torch.stack(each).sum())
 
 
 def _states_encoder_decoder(model: str, revision: str | None) -> bool:

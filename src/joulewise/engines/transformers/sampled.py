@@ -27,6 +27,8 @@ class Drawn(LogitsProcessor):  # type: ignore[misc]
     def __init__(self, requests: Sequence[Request], device: torch.device) -> None:
         self._generators = [torch.Generator(device).manual_seed(request.seed) for request in requests]
         sampling = requests[0].sampling
+        self._rated = any(request.log_probability for request in requests)
+        self._likely: list[Any] = []
         self._warpers = [TemperatureLogitsWarper(sampling.temperature)]
         if sampling.top_k:
             self._warpers.append(TopKLogitsWarper(sampling.top_k))
@@ -35,12 +37,19 @@ class Drawn(LogitsProcessor):  # type: ignore[misc]
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
         """Scores, shape ``(texts, rows)``."""
+        raw = scores
         for warper in self._warpers:
             scores = warper(input_ids, scores)
         rows = zip(scores.softmax(dim=-1).split(1), self._generators, strict=True)
         # As torch.multinomial draws one of many.
-        drawn = [(p / torch.empty_like(p).exponential_(generator=g)).argmax(dim=-1) for p, g in rows]
-        return torch.full_like(scores, -torch.inf).scatter(1, torch.cat(drawn)[:, None], 0.0)
+        drawn = torch.stack([(p / torch.empty_like(p).exponential_(generator=g)).argmax(dim=-1) for p, g in rows])
+        if self._rated:
+            self._likely.append(raw.log_softmax(dim=-1).gather(1, drawn)[:, 0])
+        return torch.full_like(scores, -torch.inf).scatter(1, drawn, 0.0)
+
+    def log_probability(self, row: int, tokens: int) -> float | None:
+        """Of the first so many tokens of a row; None where it was not asked for."""
+        return float(torch.stack(self._likely[:tokens])[:, row].sum()) if self._rated else None
 
 
 def padded(target: Loaded, prompts: Sequence[Any]) -> tuple[Any, Any]:
