@@ -1,8 +1,9 @@
 """Kernels for forwards over few tokens on NVIDIA GPUs (Triton): what lies between a layer's large matrices.
 
 At batch 1 a step reads the weights once; all else is many small kernels, each of which costs microseconds whatever it
-does. Here a layer has eight of them, and the attention reads as many slots as there are tokens, which it finds on the
-device: one captured forward serves all lengths.
+does. Here a layer has nine, the products among them, and the attention reads as many slots as there are tokens, which
+it finds on the device: one captured forward serves all lengths. Since Hopper a kernel begins while the one before it
+ends (``AHEAD``): it reads weights, which nothing writes, and waits before it touches anything else.
 
 Imported only where Triton is; `lean.py` says when it is used.
 """
@@ -10,6 +11,9 @@ Imported only where Triton is; `lean.py` says when it is used.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 
 from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
 
 import torch
 import triton
@@ -22,12 +26,38 @@ SPLITS = 16
 MOST_ROWS = 64
 """Rows of queries that one program holds."""
 
-_SLOTS = 64
-"""Slots that a program reads at a time."""
+_BLOCK = 2048
+"""Weights that a program reads at a time."""
+
+
+@lru_cache
+def _overlaps(device: torch.device) -> bool:
+    """Whether kernels may begin before the one before them has ended."""
+    return (
+        device.type == "cuda"
+        and hasattr(tl.extra.cuda, "gdc_wait")
+        and torch.cuda.get_device_capability(device) >= (9, 0)
+    )
+
+
+def _start(kernel: Any, grid: tuple[int, ...], tensor: Tensor, *arguments: Any, warps: int) -> None:
+    """Start a kernel behind others on the device of ``tensor``; its last argument is whether it begins early."""
+    early = _overlaps(tensor.device)
+    kernel[grid](*arguments, early, num_warps=warps, **({"launch_pdl": True} if early else {}))
 
 
 @triton.jit
-def _add_norm(x, more, weight, total, normed, size, eps, ADDS: tl.constexpr, BLOCK: tl.constexpr):
+def _begin(AHEAD: tl.constexpr):
+    if AHEAD:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
+def _add_norm(
+    x, more, weight, total, normed, size, eps, ADDS: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr
+):  # fmt: skip
+    _begin(AHEAD)
     row = tl.program_id(0).to(tl.int64) * size
     at = tl.arange(0, BLOCK)
     inside = at < size
@@ -54,18 +84,11 @@ def add_norm(x: Tensor, more: Tensor | None, weight: Tensor, eps: float) -> tupl
     normed = torch.empty_like(x)
     total = x if more is None else torch.empty_like(x)
     block = triton.next_power_of_2(size)
-    _add_norm[(x.numel() // size,)](
-        x,
-        x if more is None else more,
-        weight,
-        total,
-        normed,
-        size,
-        eps,
-        more is not None,
-        block,
-        num_warps=max(1, min(16, block // 512)),
-    )
+    _start(
+        _add_norm, (x.numel() // size,), x,
+        x, x if more is None else more, weight, total, normed, size, eps, more is not None, block,
+        warps=max(1, min(16, block // 512)),
+    )  # fmt: skip
     return total, normed
 
 
@@ -73,15 +96,17 @@ def add_norm(x: Tensor, more: Tensor | None, weight: Tensor, eps: float) -> tupl
 def _place(
     projected, query, keys, values, positions, before, frequencies, scale, query_norm, key_norm, eps,
     text_stride, head_stride,
-    WIDTH: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, NORMS: tl.constexpr,
+    WIDTH: tl.constexpr, FIRST: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr,
+    NORMS: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
+    _begin(AHEAD)
     token, head, text = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     half: tl.constexpr = SIZE // 2
     at = tl.arange(0, half)
     row = text * WIDTH + token
     source = projected + (row * (HEADS + 2 * KV_HEADS) + head) * SIZE
     first, second = tl.load(source + at), tl.load(source + half + at)
-    slot = tl.load(before + text) + token
+    slot = tl.load(before + text) + FIRST + token
     if head < HEADS + KV_HEADS:
         kind = query.dtype.element_ty
         a, b = first.to(tl.float32), second.to(tl.float32)
@@ -113,18 +138,20 @@ def place(
     positions: Tensor,
     frequencies: Tensor,
     scale: float,
-    norms: tuple[Tensor, Tensor, float] | None,
+    norms: tuple[Tensor, Tensor, float] | None = None,
+    first: int = 0,
 ) -> Tensor:
     """Turn queries and keys by their rotary positions, and write keys and values to the cache behind what is there.
 
     Args:
         projected: queries, keys and values side by side, shape ``(texts, W, (heads + 2 kv_heads) d)``, contiguous.
-        keys, values: a layer's cache, shape ``(texts, kv_heads, capacity, d)``; written from slot ``before`` on.
+        keys, values: a layer's cache, shape ``(texts, kv_heads, capacity, d)``; written from ``before + first`` on.
         before: tokens that each text has, shape ``(texts,)``.
         positions: shape ``(texts, W)``, contiguous.
         frequencies: of the rotation, float32, shape ``(d / 2,)``.
         scale: of its cosines and sines.
         norms: weights and epsilon of the norms of queries and keys, where there are any.
+        first: nodes of the same draft that were written before.
 
     Returns:
         The queries, shape ``(texts, W, heads, d)``.
@@ -134,11 +161,11 @@ def place(
     heads = projected.shape[2] // size - 2 * kv_heads
     query = projected.new_empty(texts, width, heads, size)
     query_norm, key_norm, eps = norms or (projected, projected, 0.0)
-    _place[(width, heads + 2 * kv_heads, texts)](
+    _start(
+        _place, (width, heads + 2 * kv_heads, texts), projected,
         projected, query, keys, values, positions, before, frequencies, scale, query_norm, key_norm, eps,
-        keys.stride(0), keys.stride(1),
-        width, heads, kv_heads, size, norms is not None,
-        num_warps=1,
+        keys.stride(0), keys.stride(1), width, first, heads, kv_heads, size, norms is not None,
+        warps=1,
     )  # fmt: skip
     return query
 
@@ -146,14 +173,15 @@ def place(
 @triton.jit
 def _attend(
     query, keys, values, before, ancestors, parts, tops, sums, scale, text_stride, head_stride,
-    WIDTH: tl.constexpr, GROUPS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr,
-    ROWS: tl.constexpr, SLOTS: tl.constexpr, SPLITS: tl.constexpr, EXACT: tl.constexpr,
+    WIDTH: tl.constexpr, NODES: tl.constexpr, GROUPS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr,
+    ROWS: tl.constexpr, SLOTS: tl.constexpr, SPLITS: tl.constexpr, EXACT: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
+    _begin(AHEAD)
     split, text = tl.program_id(0), tl.program_id(2)
     blocks: tl.constexpr = (WIDTH * GROUPS + ROWS - 1) // ROWS
     kv_head, block = tl.program_id(1) // blocks, tl.program_id(1) % blocks
     length = tl.load(before + text).to(tl.int32)
-    total = length + WIDTH
+    total = length + NODES
     part = tl.cdiv(tl.cdiv(total, SPLITS), SLOTS) * SLOTS
     start = split * part
     end = tl.minimum(start + part, total)
@@ -177,7 +205,7 @@ def _attend(
         behind = slot - length
         drafted = there & (behind >= 0)
         kin = tl.load(
-            ancestors + node[:, None] * WIDTH + behind[None, :], mask=real[:, None] & drafted[None, :], other=0
+            ancestors + node[:, None] * NODES + behind[None, :], mask=real[:, None] & drafted[None, :], other=0
         )
         seen = (there & (behind < 0))[None, :] | (kin != 0)
         if EXACT:
@@ -206,8 +234,9 @@ def _attend(
 def _merge(
     parts, tops, sums, out,
     WIDTH: tl.constexpr, GROUPS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr,
-    SPLITS: tl.constexpr,
+    SPLITS: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
+    _begin(AHEAD)
     row, kv_head, text = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     each, at = tl.arange(0, SPLITS), tl.arange(0, SIZE)
     places = ((text * KV_HEADS + kv_head) * SPLITS + each) * PADDED + row
@@ -229,7 +258,8 @@ def attend_placed(
         query: shape ``(texts, W, heads, d)``, contiguous.
         keys, values: a layer's cache, shape ``(texts, kv_heads, capacity, d)``, the nodes' own written already.
         before: tokens of each text before the nodes, shape ``(texts,)``.
-        ancestors: bool, true where a node (row) sees another, shape ``(W, W)``, contiguous; the same for all texts.
+        ancestors: bool, true where a node (row) sees another, shape ``(W, N)``, contiguous; the same for all texts.
+            The N nodes lie behind ``before``; the W that ask are their last ones.
         scale: of the scores.
 
     Returns:
@@ -244,20 +274,25 @@ def attend_placed(
     parts = torch.empty(*shape, size, dtype=torch.float32, device=query.device)
     tops, sums = torch.empty(2, *shape, dtype=torch.float32, device=query.device)
     out = torch.empty_like(query)
-    _attend[(SPLITS, kv_heads * blocks, texts)](
+    slots = 64 if rows < MOST_ROWS else 32
+    _start(
+        _attend, (SPLITS, kv_heads * blocks, texts), query,
         query, keys, values, before, ancestors.view(torch.uint8), parts, tops, sums, scale,
-        keys.stride(0), keys.stride(1),
-        width, groups, kv_heads, size, rows, _SLOTS, SPLITS, query.dtype == torch.float32,
-        num_warps=4,
+        keys.stride(0), keys.stride(1), width, ancestors.shape[1], groups, kv_heads, size,
+        rows, slots, SPLITS, query.dtype == torch.float32,
+        warps=4,
     )  # fmt: skip
-    _merge[(width * groups, kv_heads, texts)](
-        parts, tops, sums, out, width, groups, kv_heads, size, blocks * rows, SPLITS, num_warps=2
-    )
+    _start(
+        _merge, (width * groups, kv_heads, texts), query,
+        parts, tops, sums, out, width, groups, kv_heads, size, blocks * rows, SPLITS,
+        warps=2,
+    )  # fmt: skip
     return out.view(texts, width, heads * size)
 
 
 @triton.jit
-def _gate(both, out, size, count, BLOCK: tl.constexpr):
+def _gate(both, out, size, count, BLOCK: tl.constexpr, AHEAD: tl.constexpr):
+    _begin(AHEAD)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
     row, column = at // size, at % size
@@ -272,37 +307,42 @@ def gated(both: Tensor) -> Tensor:
     """``silu(a) b`` of ``a`` and ``b`` side by side, shape ``(..., 2 I)`` -> ``(..., I)``."""
     size = both.shape[-1] // 2
     out = both.new_empty(*both.shape[:-1], size)
-    _gate[(triton.cdiv(out.numel(), 1024),)](both, out, size, out.numel(), 1024, num_warps=4)
+    _start(_gate, (triton.cdiv(out.numel(), 1024),), both, both, out, size, out.numel(), 1024, warps=4)
     return out
 
 
 @triton.jit
 def _product(
-    x, weight, bias, out, count, SIZE: tl.constexpr, GATED: tl.constexpr, BIASED: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    x, weight, bias, out, count, SIZE: tl.constexpr, GATED: tl.constexpr, BIASED: tl.constexpr, BLOCK: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):  # fmt: skip
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    real = rows < count
-    near = weight + rows.to(tl.int64)[:, None] * SIZE
-    far = weight + (rows + count).to(tl.int64)[:, None] * SIZE
-    one = tl.zeros([ROWS, BLOCK], tl.float32)
-    other = tl.zeros([ROWS, BLOCK], tl.float32)
+    row = tl.program_id(0)
+    near = weight + row.to(tl.int64) * SIZE
+    far = weight + (row + count).to(tl.int64) * SIZE
+    one = tl.zeros([BLOCK], tl.float32)
+    other = tl.zeros([BLOCK], tl.float32)
+    if AHEAD:
+        tl.extra.cuda.gdc_launch_dependents()
     for first in tl.static_range(0, SIZE, BLOCK):
         at = first + tl.arange(0, BLOCK)
-        inside = real[:, None] & (at < SIZE)[None, :]
-        value = tl.load(x + at, mask=at < SIZE, other=0.0).to(tl.float32)[None, :]
-        one += tl.load(near + at[None, :], mask=inside, other=0.0).to(tl.float32) * value
+        weights = tl.load(near + at, mask=at < SIZE, other=0.0)
         if GATED:
-            other += tl.load(far + at[None, :], mask=inside, other=0.0).to(tl.float32) * value
+            others = tl.load(far + at, mask=at < SIZE, other=0.0)
+        if AHEAD and first == 0:
+            tl.extra.cuda.gdc_wait()
+        value = tl.load(x + at, mask=at < SIZE, other=0.0).to(tl.float32)
+        one += weights.to(tl.float32) * value
+        if GATED:
+            other += others.to(tl.float32) * value
     kind = out.dtype.element_ty
-    total = tl.sum(one, axis=1)
+    total = tl.sum(one, axis=0)
     if BIASED:
-        total += tl.load(bias + rows, mask=real, other=0.0).to(tl.float32)
+        total += tl.load(bias + row).to(tl.float32)
     if GATED:
         gate = total.to(kind).to(tl.float32)
         open_ = (gate * tl.sigmoid(gate)).to(kind).to(tl.float32)
-        total = open_ * tl.sum(other, axis=1).to(kind).to(tl.float32)
-    tl.store(out + rows, total.to(kind), mask=real)
+        total = open_ * tl.sum(other, axis=0).to(kind).to(tl.float32)
+    tl.store(out + row, total.to(kind))
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, gates: bool = False) -> Tensor:
@@ -320,9 +360,49 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, gates: bool =
     rows, size = weight.shape
     count = rows // 2 if gates else rows
     out = x.new_empty(*x.shape[:-1], count)
-    block = min(1024, triton.next_power_of_2(size))
-    each = 4 if gates or count <= 8192 else 8
-    _product[(triton.cdiv(count, each),)](
-        x, weight, weight if bias is None else bias, out, count, size, gates, bias is not None, each, block, num_warps=4
-    )
+    _start(
+        _product, (count,), x,
+        x, weight, weight if bias is None else bias, out, count, size, gates, bias is not None,
+        min(_BLOCK, triton.next_power_of_2(size)),
+        warps=4,
+    )  # fmt: skip
     return out
+
+
+@triton.jit
+def _most(logits, tops, places, size, stride, CHUNK: tl.constexpr, AHEAD: tl.constexpr):
+    _begin(AHEAD)
+    row, chunk = tl.program_id(0), tl.program_id(1)
+    at = chunk * CHUNK + tl.arange(0, CHUNK)
+    values = tl.load(logits + row.to(tl.int64) * stride + at, mask=at < size, other=-float("inf")).to(tl.float32)
+    top, place = tl.max(values, axis=0, return_indices=True)
+    slot = row * tl.num_programs(1) + chunk
+    tl.store(tops + slot, top)
+    tl.store(places + slot, chunk * CHUNK + place)
+
+
+@triton.jit
+def _most_of_all(tops, places, out, count, CHUNKS: tl.constexpr, AHEAD: tl.constexpr):
+    _begin(AHEAD)
+    row, each = tl.program_id(0), tl.arange(0, CHUNKS)
+    _, chunk = tl.max(
+        tl.load(tops + row * count + each, mask=each < count, other=-float("inf")), axis=0, return_indices=True
+    )
+    tl.store(out + row, tl.load(places + row * count + chunk).to(tl.int64))
+
+
+def likeliest(logits: Tensor) -> Tensor:
+    """Where each row is largest, the first place of equals.
+
+    Args:
+        logits: shape ``(..., rows)``, each row contiguous.
+    """
+    size = logits.shape[-1]
+    flat = logits.flatten(0, -2) if logits.dim() > 2 else logits.reshape(-1, size) if logits.dim() == 1 else logits
+    count = triton.cdiv(size, 2048)
+    tops = torch.empty(len(flat), count, dtype=torch.float32, device=logits.device)
+    places = torch.empty(len(flat), count, dtype=torch.int32, device=logits.device)
+    out = torch.empty(len(flat), dtype=torch.long, device=logits.device)
+    _start(_most, (len(flat), count), logits, flat, tops, places, size, flat.stride(0), 2048, warps=4)
+    _start(_most_of_all, (len(flat),), logits, tops, places, out, count, triton.next_power_of_2(count), warps=1)
+    return out.view(logits.shape[:-1])

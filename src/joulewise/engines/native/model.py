@@ -61,8 +61,8 @@ class DecoderModel:
         self._tapped: dict[int, Tensor] = {}
         self.session: object = None
         """What was captured of this model, kept from prompt to prompt."""
-        self.rows: object = None
-        """The same for several texts at once."""
+        self.rows: dict[bool, object] = {}
+        """The same for one text, and for several, decoded by ``together.py``."""
         parameters = inspect.signature(type(self.decoder).forward).parameters
         # The argument was renamed on the way from Transformers 5.17 to 5.24.
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
@@ -175,8 +175,24 @@ class DecoderModel:
 
     def logits(self, hidden: Hidden) -> Tensor:
         """The next token's logits in float32, shape ``(W, rows)``."""
-        logits: Tensor = self.head(hidden.last)
-        return logits.float()
+        return self.output(hidden.last).float()
+
+    def output(self, states: Tensor) -> Tensor:
+        """The logits as the output matrix gives them; ``(..., H)`` -> ``(..., rows)``."""
+        if self.sights and states.numel() == states.shape[-1] and type(self.head) is torch.nn.Linear:
+            from joulewise.engines.native.kernels import product
+
+            return product(states, self.head.weight, self.head.bias)
+        logits: Tensor = self.head(states)
+        return logits
+
+    def likeliest(self, logits: Tensor) -> Tensor:
+        """The likeliest token of each row, the first of equals; ``(..., rows)`` -> ``(...)``."""
+        if self.sights:
+            from joulewise.engines.native.kernels import likeliest
+
+            return likeliest(logits)
+        return logits.argmax(dim=-1)
 
     def _bias(self, mask: Tensor | Sight | None) -> Tensor | Sight | None:
         """What the layers get."""

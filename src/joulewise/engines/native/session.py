@@ -9,6 +9,7 @@ forward costs as much as a layer.
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -163,9 +164,8 @@ class _Verdict:
         if judging.depth is not None:
             self._limit.copy_(judging.depth)
 
-    def run(self, tokens: Tensor, ancestors: Tensor, depths: Tensor, logits: Tensor, cache: KV, length: Tensor) -> None:
-        """Find the end of the accepted path, and let the cache keep that path."""
-        drawn = logits.argmax(dim=-1)
+    def run(self, tokens: Tensor, ancestors: Tensor, depths: Tensor, drawn: Tensor, cache: KV, length: Tensor) -> None:
+        """Find the end of the accepted path, and let the cache keep that path; ``drawn`` at every node."""
         agreed = (tokens[1:] == drawn[self._parents[1:]]) | self._by_lot
         agreed = torch.cat((self._by_lot.new_ones(1), agreed & (self._nodes[1:] < self._count)))
         open_ = ~(ancestors & ~agreed).any(dim=1) & (depths <= self._limit)
@@ -235,7 +235,8 @@ class _Forward:
         logits = self._model.logits(hidden)
         self._made = hidden, logits
         if self._verdict is not None:
-            self._verdict.run(self._tokens, self._ancestors, self._depths, logits, self._cache, self._length)
+            drawn = self._model.likeliest(logits)
+            self._verdict.run(self._tokens, self._ancestors, self._depths, drawn, self._cache, self._length)
 
     def _mask(self) -> Tensor | Sight:
         if self._model.sights:
@@ -393,8 +394,14 @@ def _cuda_graph(run: Callable[[], None], pool: Any) -> Callable[[], None]:
             run()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
-        run()
+    collects = gc.isenabled()
+    gc.disable()  # to free what lies in another graph's memory would end the capture
+    try:
+        with torch.cuda.graph(graph, pool=pool):
+            run()
+    finally:
+        if collects:
+            gc.enable()
     replay: Callable[[], None] = graph.replay
     return replay
 

@@ -135,12 +135,12 @@ class Rows:
 
 def open_rows(model: DecoderModel, texts: int, capacity: int, capture: Capture | None = None) -> Rows:
     """Rows with room for so many tokens. On a GPU a model's are taken again, with what they captured."""
-    kept = model.rows
+    kept = model.rows.get(texts > 1)
     if isinstance(kept, Rows) and kept.texts == texts and kept.cache.capacity >= capacity:
         return kept
-    rows = Rows(model, texts, capacity, capture)
-    if model.device.type == "cuda":
-        model.rows = rows = Rows(model, texts, max(capacity, ROOM), capture)
+    if model.device.type != "cuda":
+        return Rows(model, texts, capacity, capture)
+    rows = model.rows[texts > 1] = Rows(model, texts, max(capacity, ROOM), capture)
     return rows
 
 
@@ -284,7 +284,7 @@ _LOTS = 64
 
 def _judged(rows: Rows, span: int, nodes: Tensor, before: Tensor, counts: Tensor, forced: Tensor) -> Tensor:
     """Accepted tokens of each text, its drafted ones, and the token that follows: shape ``(texts, W + 1)``."""
-    drawn = rows.model.head(rows.read(nodes, before, span)).float().argmax(dim=-1)
+    drawn = rows.model.likeliest(rows.model.output(rows.read(nodes, before, span)))
     places = torch.arange(nodes.shape[1] - 1, device=nodes.device)
     agreed = (nodes[:, 1:] == drawn[:, :-1]) & (places < counts[:, None])
     accepted = torch.where(forced < 0, agreed.cumprod(dim=1).sum(dim=1), torch.minimum(forced, counts))[:, None]

@@ -82,6 +82,16 @@ def test_a_matrix_times_one_row(kernels: ModuleType, dtype: torch.dtype, rows: i
 
 
 @KINDS
+@pytest.mark.parametrize("shape", [(80,), (3, 2100), (2, 3, 5000)])
+def test_the_likeliest(kernels: ModuleType, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    logits = made(*shape, dtype=dtype)
+    assert torch.equal(kernels.likeliest(logits), logits.argmax(dim=-1))
+    part = logits[..., : shape[-1] - 7]
+    assert torch.equal(kernels.likeliest(part), part.argmax(dim=-1))
+    assert not kernels.likeliest(torch.zeros_like(logits)).any()  # the first of equals
+
+
+@KINDS
 def test_gates(kernels: ModuleType, dtype: torch.dtype) -> None:
     both = made(2, 5, 2 * 600, dtype=dtype)
     gate, up = both.chunk(2, dim=-1)
