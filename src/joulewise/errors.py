@@ -31,6 +31,13 @@ class ContextLengthError(JoulewiseError):
     """
 
 
+class ChoiceError(JoulewiseError):
+    """What was to choose among several samples of an answer could not.
+
+    Only the Trial fails; the run goes on.
+    """
+
+
 def first_paragraph(error: Exception) -> str:
     """What an error says first, in one line, for use within a sentence; its type where it says nothing."""
     paragraph = str(error).strip().partition("\n\n")[0].rstrip(".: \n")

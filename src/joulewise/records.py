@@ -163,6 +163,9 @@ class Trial(Record):
         readings_start, readings_end: raw counter readings at the window's ends.
         votes: what was extracted from each sample of a vote, None for a sample without an answer; None itself for other
             reasonings, and where a long one may quote others' work.
+        ratings: what each sample was rated, where the best one was taken, None for a sample without a rating; None
+            itself for other reasonings.
+        note: what a reader must know of how the answer came about, such as joules that are not in it.
         score_note: how the answer failed, where the scorer can say so ("timed out").
         other_cpu_cores: cores' worth of CPU time that other processes used meanwhile; None if not known.
         polluted: whether that was above the plan's limit.
@@ -201,6 +204,8 @@ class Trial(Record):
     metric: str | None = None
     score_note: str | None = None
     votes: tuple[str | None, ...] | None = None
+    ratings: tuple[float | None, ...] | None = None
+    note: str | None = None
     other_cpu_cores: float | None = None
     polluted: bool = False
     running: Annotated[int, Field(ge=1)] | None = None

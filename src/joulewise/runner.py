@@ -19,7 +19,7 @@ from joulewise.energy.meter import Meter, Window
 from joulewise.energy.reading import Energy
 from joulewise.engines.engine import Engine, EngineInfo, Generation, LosslessCheck, Request
 from joulewise.environment import describe, differences
-from joulewise.errors import ContextLengthError, JoulewiseError, UserError
+from joulewise.errors import ChoiceError, ContextLengthError, JoulewiseError, UserError
 from joulewise.ledger import IDLE, SKIPPED, RunFolder, read_json
 from joulewise.plan import Plan
 from joulewise.pollution import cpu_use, other_cores
@@ -329,7 +329,7 @@ class _Session:
         with self.meter.window() as window:
             try:
                 answer = self._answer(engine, job)
-            except ContextLengthError as caught:
+            except (ContextLengthError, ChoiceError) as caught:
                 error = str(caught)
         others = other_cores(cpu_before, cpu_use())
         trial = Trial(
@@ -375,6 +375,8 @@ class _Session:
                 "correct": score.correct,
                 "extracted": score.extracted if may_be_kept([score.extracted]) else None,
                 "votes": answer.votes if may_be_kept(answer.votes or ()) else None,
+                "ratings": answer.ratings,
+                "note": answer.note,
                 "metric": score.metric,
                 "score_note": score.note,
             }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import pytest
 import scripted_engine
 from joulewise.decoding import Decoding
 from joulewise.energy.meter import Meter
-from joulewise.engines.engine import Generation, Request
-from joulewise.errors import UserError
+from joulewise.engines.engine import Generation, Message, Request
+from joulewise.errors import ChoiceError, UserError
 from joulewise.ledger import load, read_ledger
 from joulewise.plan import load_plan
+from joulewise.reasoning.reward import RewardSpec
 from joulewise.runner import run
 from joulewise.schedule import check_reasonings, open_tasks
 from scripted_runs import make_plan, questions_task
@@ -189,3 +191,33 @@ def test_a_wrong_reasoning_is_told_with_its_place(tmp_path: Path, reasoning: str
     with pytest.raises(UserError, match=words) as caught:
         load_plan(file)
     assert f"{file}:6" in str(caught.value)
+
+
+def test_what_was_chosen_and_by_whom_is_kept(tmp_path: Path, meter: Meter, known_answers: list[Request]) -> None:
+    task = questions_task(tmp_path, ["even"])
+    (tmp_path / "words.jsonl").write_text('{"id": "q0", "text": "even", "answer": "6"}\n')
+    best = {"kind": "best_of", "samples": 4, "by": "oracle"}
+    plan = make_plan(task, reasonings=[best], decodings=["vanilla"])
+    (trial,) = read_ledger(run(plan, tmp_path / "run", meter=meter).folder / "ledger.jsonl").trials
+    assert (trial.extracted, trial.correct, trial.ratings) == ("6", True, (0.0, 0.0, 0.0, 1.0))
+    assert (trial.note, len(trial.generations)) == ("chosen by who knows the answer", 4)
+    assert not any(request.log_probability for request in known_answers)
+
+
+def test_who_cannot_choose_fails_the_trial_and_no_other(
+    tmp_path: Path, meter: Meter, known_answers: list[Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rate(_: RewardSpec, messages: Sequence[Message], answer: str) -> float:
+        if messages[0].content == "split":
+            raise ChoiceError("who chooses is down")
+        return float(answer or 0)
+
+    monkeypatch.setattr(RewardSpec, "rate", rate)
+    best = {"kind": "best_of", "samples": 3, "by": "reward", "reward": {"url": "http://rater:1/x"}}
+    plan = make_plan(questions_task(tmp_path, list(ANSWERS)), reasonings=[best], decodings=["vanilla"])
+    result = run(plan, tmp_path / "run", meter=meter)
+    assert (result.done, result.failed) == (3, 1)
+    trials = {t.question_id: t for t in read_ledger(result.folder / "ledger.jsonl").trials}
+    assert (trials["q1"].status, trials["q1"].error, trials["q1"].generations) == ("failed", "who chooses is down", ())
+    assert (trials["q0"].extracted, trials["q0"].ratings) == ("5", (4.0, 5.0, 4.0))
+    assert trials["q0"].note == "the joules of rater:1, which chose, are unknown"

@@ -1,5 +1,6 @@
 """How is it thought out? Specs that turn a question into Requests and Generations into one answer."""
 
+from joulewise.reasoning.best_of import BestOf
 from joulewise.reasoning.budget import Budget
 from joulewise.reasoning.cot import Cot
 from joulewise.reasoning.direct import Direct
@@ -13,7 +14,8 @@ REASONINGS: dict[str, type[Reasoning]] = {
     "cot": Cot,
     "budget": Budget,
     "vote": Vote,
+    "best_of": BestOf,
 }
 """The registry: ``kind`` in a plan -> the spec's class. A new reasoning is one file and one line here."""
 
-__all__ = ["REASONINGS", "Answer", "Ask", "Asked", "Budget", "Cot", "Direct", "FewShot", "Reasoning", "Vote"]
+__all__ = ["REASONINGS", "Answer", "Ask", "Asked", "BestOf", "Budget", "Cot", "Direct", "FewShot", "Reasoning", "Vote"]

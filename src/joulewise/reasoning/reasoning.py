@@ -42,6 +42,9 @@ class Asked:
         same: whether two such answers are equal.
         continuations: the answers that there are, where none is generated: the most likely one is taken, by one
             forward (``ComparingEngine``). Empty for most tasks.
+        by_examples: what a text is worth by the examples that the question itself shows, from 0 to 1; None where it
+            shows none. None itself for tasks without such examples.
+        oracle: what the task's scorer gives a text, by the reference: for ``best_of`` by ``oracle``, and nothing else.
     """
 
     turns: tuple[Turn, ...]
@@ -51,6 +54,8 @@ class Asked:
     extract: Callable[[str], str | None] | None = None
     same: Callable[[str, str], bool] = operator.eq
     continuations: tuple[str, ...] = ()
+    by_examples: Callable[[str], float | None] | None = None
+    oracle: Callable[[str], float | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +67,16 @@ class Answer:
         requests: the requests it made, in order.
         generations: their results, in the same order.
         votes: what was extracted from each sample, where they were counted; None for a sample without an answer.
+        ratings: what each sample was rated, where the best one was taken; None for a sample without a rating.
+        note: what a reader must know of how the answer came about.
     """
 
     text: str
     requests: tuple[Request, ...]
     generations: tuple[Generation, ...]
     votes: tuple[str | None, ...] | None = None
+    ratings: tuple[float | None, ...] | None = None
+    note: str | None = None
 
 
 class Reasoning(BaseModel, ABC):

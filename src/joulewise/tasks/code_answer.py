@@ -26,18 +26,25 @@ def score_code(question: Question, text: str) -> Score:
     Raises:
         EnvironmentFault: the sandbox cannot be set up (any more).
     """
+    parts = program(question, text)
+    if parts is None:
+        return Score(0.0, False, None, METRIC, "no code")
+    outcome = run_python([*parts, question.reference])
+    code = extract_code(text, question.extra.get("entry_point"))
+    return Score(float(outcome.passed), outcome.passed, code, METRIC, outcome.reason)
+
+
+def program(question: Question, text: str) -> list[str] | None:
+    """The parts of a program that defines what the question asks for; None where there is no code in ``text``."""
     entry_point = question.extra.get("entry_point")
     code = extract_code(text, entry_point)
     if code is None:
-        return Score(0.0, False, None, METRIC, "no code")
+        return None
     if entry_point is None:
-        parts = [code, question.reference]
-    elif defines(code, entry_point):
-        parts = [question.text, code, question.reference]
-    else:
-        parts = [f"{question.text.rstrip()}\n{code}\n", question.reference]
-    outcome = run_python(parts)
-    return Score(float(outcome.passed), outcome.passed, code, METRIC, outcome.reason)
+        return [code]
+    if defines(code, entry_point):
+        return [question.text, code]
+    return [f"{question.text.rstrip()}\n{code}\n"]
 
 
 def extract_code(text: str, entry_point: str | None = None) -> str | None:

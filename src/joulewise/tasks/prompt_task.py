@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from joulewise.engines.engine import Message
 from joulewise.reasoning.reasoning import Asked, Turn
@@ -63,8 +64,14 @@ class PromptTask:
         scorer = self.scorer
         if self.continuations:  # nothing is written, so there are neither steps nor votes
             return Asked(self.turns(question), examples=lambda: self._shown(question), continuations=self.continuations)
+        rate = scorer.by_examples
         asked = Asked(
-            self.turns(question), examples=lambda: self._shown(question), extract=scorer.extract, same=scorer.same
+            self.turns(question),
+            examples=lambda: self._shown(question),
+            extract=scorer.extract,
+            same=scorer.same,
+            by_examples=None if rate is None else partial(rate, question),
+            oracle=lambda text: self.score(question, text).value,
         )
         steps = self.stepwise(question)
         if steps is None or scorer.stated is None:

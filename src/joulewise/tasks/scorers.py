@@ -15,6 +15,7 @@ from joulewise.errors import EnvironmentFault
 from joulewise.tasks import code_answer, sandbox
 from joulewise.tasks.math_answer import canonical_reference, extract_math, stated_math
 from joulewise.tasks.math_equality import equal_in_value
+from joulewise.tasks.own_examples import rate_by_examples
 from joulewise.tasks.task import Question, Score
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Scorer:
         extract: the answer that a text gives; None where it gives none. None itself where nothing is extracted that
             could be compared with another answer.
         same: whether two extracted answers are equal.
+        by_examples: what an answer is worth by the examples that the question itself shows, from 0 to 1; None where it
+            shows none. None itself where questions have no such examples.
     """
 
     metric: str
@@ -46,6 +49,7 @@ class Scorer:
     stated: Callable[[str], str] | None = None
     extract: Callable[[str], str | None] | None = None
     same: Callable[[str, str], bool] = operator.eq
+    by_examples: Callable[[Question, str], float | None] | None = None
 
     def check_installed(self, task: str) -> None:
         """Make sure that scoring will not fail for want of a package or of a sandbox.
@@ -248,6 +252,13 @@ SCORERS: dict[str, Scorer] = {
     "exact": Scorer(
         "exact_match", _by_reference(score_exact), _exact_fault, stated=stated_exact, extract=extract_exact
     ),
-    "code": Scorer(code_answer.METRIC, code_answer.score_code, code_answer.fault_of_tests, (), sandbox.unavailable),
+    "code": Scorer(
+        code_answer.METRIC,
+        code_answer.score_code,
+        code_answer.fault_of_tests,
+        (),
+        sandbox.unavailable,
+        by_examples=rate_by_examples,
+    ),
 }
 """The registry: ``scorer`` of a custom task -> how it scores."""
