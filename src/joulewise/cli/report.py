@@ -63,6 +63,9 @@ def report(
     worth: Annotated[
         float, typer.Option("--worth", metavar="POINTS", help="Points of accuracy that a kilojoule must buy.")
     ] = 0.0,
+    pass_at: Annotated[
+        str, typer.Option("--pass-at", metavar="K,K", help="For which k to tell pass@k of sampled programs.")
+    ] = "1,5,10,100",
     without_polluted: Annotated[
         bool,
         typer.Option("--without-polluted", help="Leave out Trials during which other processes used the CPU."),
@@ -85,8 +88,21 @@ def report(
         baseline=baseline,
         reach=None if reach is None else share(reach, "--reach", "60%", "0.6"),
         worth=worth,
+        pass_at=_whole_numbers(pass_at),
         without_polluted=without_polluted,
     )
+
+
+def _whole_numbers(text: str) -> tuple[int, ...]:
+    """The k of ``--pass-at``.
+
+    Raises:
+        UserError: something else than whole numbers from 1 on.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise UserError(f"--pass-at {text}: give whole numbers from 1 on, such as 1,10,100")
+    return tuple(map(int, parts))
 
 
 def show_runs(
@@ -102,6 +118,7 @@ def show_runs(
     baseline: str | None = None,
     reach: float | None = None,
     worth: float = 0.0,
+    pass_at: Sequence[int] | None = None,
     without_polluted: bool = False,
     quiet: bool = False,
     result_last: bool = False,
@@ -112,8 +129,8 @@ def show_runs(
         runs: run folders; one that is named twice counts once.
         quiet: print nothing on standard output, only write files.
         result_last: after the tables, print the result in words once more.
-        html, markdown, latex, json_output, price_per_kwh, currency, carbon, baseline, reach, worth, without_polluted:
-            as the command's options, ``reach`` as a share.
+        html, markdown, latex, json_output, price_per_kwh, currency, carbon, baseline, reach, worth, pass_at,
+            without_polluted: as the command's options, ``reach`` as a share; None: the command's default.
 
     Returns:
         What was shown.
@@ -131,6 +148,7 @@ def show_runs(
     if currency and price_per_kwh is None:
         raise UserError(f"--currency {currency} says nothing without a price; give it with --price-per-kwh")
 
+    from joulewise.analysis.pass_at_k import KS
     from joulewise.analysis.tradeoffs import Wishes
     from joulewise.energy.carbon import grid
     from joulewise.ledger import load
@@ -147,6 +165,7 @@ def show_runs(
         without_polluted=without_polluted,
         grid=at_time,
         wishes=Wishes(baseline, reach, worth),
+        ks=pass_at or KS,
         cells=cells,
     )
     if json_output and not quiet:

@@ -21,6 +21,11 @@ BARS = (
 
 NOT_SCORED = "not scored"
 
+PASS_AT_K = (
+    "pass@k: 1 - C(n - c, k) / C(n, k) over a question's n samples (its repeats), of which c pass; the mean over "
+    "questions. The joules per answer are those of one sample."
+)
+
 LOSSLESS = (
     "A near-tie is a first difference where the target's two best tokens lie as near to each other as its own rounding "
     "error; lower precision may decide it either way. Anything else that differs is a failure."
@@ -34,6 +39,7 @@ def grids(section: Section, summary: Summary) -> tuple[Grid, ...]:
         _joules(section, section.component),
         _net(section, section.component),
         _answers(section, section.component, summary),
+        _passes(section),
         _carbon(section, section.component),
         _acceptance(section),
         _lossless(section),
@@ -169,6 +175,16 @@ def _quality(costs: Sequence[CellCost]) -> Column:
         if quantities[i].value is None and cost.unscored:
             figures[i] = Shown(NOT_SCORED)
     return Column("accuracy or score, %", tuple(figures))
+
+
+def _passes(section: Section) -> Grid:
+    found = section.pass_at_k
+    columns = (
+        Column(f"pass@{ats[0][0]}, %", tuple(in_words(quantity, None, 100.0) for _, quantity in ats))
+        for ats in zip(*(one.at for one in found), strict=True)
+        if any(quantity.value is not None for _, quantity in ats)
+    )
+    return lay_out("Programs: does one of k samples pass?", [one.key for one in found], columns, (PASS_AT_K,))
 
 
 def _acceptance(section: Section) -> Grid:

@@ -14,6 +14,7 @@ from joulewise.analysis.carbon import CellCarbon, carbon, intensities
 from joulewise.analysis.cells import Cell, natural_order, split
 from joulewise.analysis.explain import Best, Explanation, best, explanations
 from joulewise.analysis.lossless import Lossless, lossless
+from joulewise.analysis.pass_at_k import KS, PassAtK, passes
 from joulewise.analysis.per_token import CellCost, costs
 from joulewise.analysis.phase_energy import PhaseEnergy, phase_energies
 from joulewise.analysis.phases import PhaseShares, phase_shares
@@ -43,6 +44,7 @@ class Summary:
         net_policy: what is taken off in the net joules of ``costs``.
         precision: how far the repeats of each cell have come.
         savings, costs, acceptance, lossless: the figures, one entry a cell.
+        pass_at_k: likewise, where answers are programs that were sampled several times.
         carbon: likewise; empty where no grid was given.
         explanations: why a decoding pays or not, one entry for each that speculates beside vanilla.
         best: the cheapest of several sizes of a decoding.
@@ -64,6 +66,7 @@ class Summary:
     costs: tuple[CellCost, ...]
     acceptance: tuple[Acceptance, ...]
     lossless: tuple[Lossless, ...]
+    pass_at_k: tuple[PassAtK, ...]
     carbon: tuple[CellCarbon, ...]
     explanations: tuple[Explanation, ...]
     best: tuple[Best, ...]
@@ -96,6 +99,7 @@ def summarise(
     without_polluted: bool = False,
     grid: Grid | None = None,
     wishes: Wishes = NO_WISHES,
+    ks: Sequence[int] = KS,
     cells: Sequence[Cell] | None = None,
 ) -> Summary:
     """Summarise one run or several.
@@ -107,6 +111,7 @@ def summarise(
         without_polluted: leave out Trials during which other processes used the CPU.
         grid: whose intensity to tell carbon by; None tells none.
         wishes: what to tell of accuracy against joules.
+        ks: for which k to tell pass@k.
         cells: what ``cells_of`` gave, where it is at hand.
     """
     if cells is None:
@@ -127,6 +132,7 @@ def summarise(
         found,
         acceptances(cells),
         lossless(cells),
+        passes(cells, ks),
         () if grid is None else carbon(found, intensities(table, grid)),
         explanations(cells, components, table.environments),
         best(cells, components),
@@ -154,6 +160,7 @@ class Section:
     costs: tuple[CellCost, ...]
     acceptance: tuple[Acceptance, ...]
     lossless: tuple[Lossless, ...]
+    pass_at_k: tuple[PassAtK, ...]
     carbon: tuple[CellCarbon, ...]
     explanations: tuple[Explanation, ...]
     best: tuple[Best, ...]
@@ -182,6 +189,7 @@ def sections(summary: Summary) -> tuple[Section, ...]:
             tuple(x for x in summary.costs if x.key.head == head),
             tuple(x for x in summary.acceptance if x.key.head == head),
             tuple(x for x in summary.lossless if x.key.head == head),
+            tuple(x for x in summary.pass_at_k if x.key.head == head),
             tuple(x for x in summary.carbon if x.key.head == head),
             tuple(x for x in summary.explanations if x.key.head == head),
             tuple(x for x in summary.best if x.head == head),

@@ -146,3 +146,15 @@ def test_importing_the_command_loads_nothing_heavy():
     code = "import sys, joulewise.cli.report; print(*{'numpy', 'pyarrow', 'matplotlib', 'jinja2'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("text", ["", "0", "1,", "1,x", "-1", "1.5"])
+def test_k_that_are_no_numbers(folders, text):
+    done = report(folders[0], "--pass-at", text)
+    assert isinstance(done.exception, UserError)
+    assert "give whole numbers from 1 on" in str(done.exception)
+
+
+def test_k_of_a_run_without_programs(folders):
+    done = report(folders[0], "--pass-at", "1, 3", "--json")
+    assert json.loads(done.stdout)["pass_at_k"] == []
