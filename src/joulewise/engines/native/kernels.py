@@ -40,14 +40,15 @@ def _overlaps(device: torch.device) -> bool:
     )
 
 
-def _start(kernel: Any, grid: tuple[int, ...], tensor: Tensor, *arguments: Any, warps: int) -> None:
+def start(kernel: Any, grid: tuple[int, ...], tensor: Tensor, *arguments: Any, warps: int) -> None:
     """Start a kernel behind others on the device of ``tensor``; its last argument is whether it begins early."""
     early = _overlaps(tensor.device)
     kernel[grid](*arguments, early, num_warps=warps, **({"launch_pdl": True} if early else {}))
 
 
 @triton.jit
-def _begin(AHEAD: tl.constexpr):
+def begin(AHEAD: tl.constexpr):
+    """What every kernel begins with."""
     if AHEAD:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -57,7 +58,7 @@ def _begin(AHEAD: tl.constexpr):
 def _add_norm(
     x, more, weight, total, normed, size, eps, ADDS: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr
 ):  # fmt: skip
-    _begin(AHEAD)
+    begin(AHEAD)
     row = tl.program_id(0).to(tl.int64) * size
     at = tl.arange(0, BLOCK)
     inside = at < size
@@ -84,7 +85,7 @@ def add_norm(x: Tensor, more: Tensor | None, weight: Tensor, eps: float) -> tupl
     normed = torch.empty_like(x)
     total = x if more is None else torch.empty_like(x)
     block = triton.next_power_of_2(size)
-    _start(
+    start(
         _add_norm, (x.numel() // size,), x,
         x, x if more is None else more, weight, total, normed, size, eps, more is not None, block,
         warps=max(1, min(16, block // 512)),
@@ -99,7 +100,7 @@ def _place(
     WIDTH: tl.constexpr, FIRST: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr,
     NORMS: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    _begin(AHEAD)
+    begin(AHEAD)
     token, head, text = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     half: tl.constexpr = SIZE // 2
     at = tl.arange(0, half)
@@ -161,7 +162,7 @@ def place(
     heads = projected.shape[2] // size - 2 * kv_heads
     query = projected.new_empty(texts, width, heads, size)
     query_norm, key_norm, eps = norms or (projected, projected, 0.0)
-    _start(
+    start(
         _place, (width, heads + 2 * kv_heads, texts), projected,
         projected, query, keys, values, positions, before, frequencies, scale, query_norm, key_norm, eps,
         keys.stride(0), keys.stride(1), width, first, heads, kv_heads, size, norms is not None,
@@ -176,7 +177,7 @@ def _attend(
     WIDTH: tl.constexpr, NODES: tl.constexpr, GROUPS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr,
     ROWS: tl.constexpr, SLOTS: tl.constexpr, SPLITS: tl.constexpr, EXACT: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    _begin(AHEAD)
+    begin(AHEAD)
     split, text = tl.program_id(0), tl.program_id(2)
     blocks: tl.constexpr = (WIDTH * GROUPS + ROWS - 1) // ROWS
     kv_head, block = tl.program_id(1) // blocks, tl.program_id(1) % blocks
@@ -236,7 +237,7 @@ def _merge(
     WIDTH: tl.constexpr, GROUPS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr,
     SPLITS: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    _begin(AHEAD)
+    begin(AHEAD)
     row, kv_head, text = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     each, at = tl.arange(0, SPLITS), tl.arange(0, SIZE)
     places = ((text * KV_HEADS + kv_head) * SPLITS + each) * PADDED + row
@@ -275,14 +276,14 @@ def attend_placed(
     tops, sums = torch.empty(2, *shape, dtype=torch.float32, device=query.device)
     out = torch.empty_like(query)
     slots = 64 if rows < MOST_ROWS else 32
-    _start(
+    start(
         _attend, (SPLITS, kv_heads * blocks, texts), query,
         query, keys, values, before, ancestors.view(torch.uint8), parts, tops, sums, scale,
         keys.stride(0), keys.stride(1), width, ancestors.shape[1], groups, kv_heads, size,
         rows, slots, SPLITS, query.dtype == torch.float32,
         warps=4,
     )  # fmt: skip
-    _start(
+    start(
         _merge, (width * groups, kv_heads, texts), query,
         parts, tops, sums, out, width, groups, kv_heads, size, blocks * rows, SPLITS,
         warps=2,
@@ -292,7 +293,7 @@ def attend_placed(
 
 @triton.jit
 def _gate(both, out, size, count, BLOCK: tl.constexpr, AHEAD: tl.constexpr):
-    _begin(AHEAD)
+    begin(AHEAD)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
     row, column = at // size, at % size
@@ -307,7 +308,7 @@ def gated(both: Tensor) -> Tensor:
     """``silu(a) b`` of ``a`` and ``b`` side by side, shape ``(..., 2 I)`` -> ``(..., I)``."""
     size = both.shape[-1] // 2
     out = both.new_empty(*both.shape[:-1], size)
-    _start(_gate, (triton.cdiv(out.numel(), 1024),), both, both, out, size, out.numel(), 1024, warps=4)
+    start(_gate, (triton.cdiv(out.numel(), 1024),), both, both, out, size, out.numel(), 1024, warps=4)
     return out
 
 
@@ -360,7 +361,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, gates: bool =
     rows, size = weight.shape
     count = rows // 2 if gates else rows
     out = x.new_empty(*x.shape[:-1], count)
-    _start(
+    start(
         _product, (count,), x,
         x, weight, weight if bias is None else bias, out, count, size, gates, bias is not None,
         min(_BLOCK, triton.next_power_of_2(size)),
@@ -371,7 +372,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, gates: bool =
 
 @triton.jit
 def _most(logits, tops, places, size, stride, CHUNK: tl.constexpr, AHEAD: tl.constexpr):
-    _begin(AHEAD)
+    begin(AHEAD)
     row, chunk = tl.program_id(0), tl.program_id(1)
     at = chunk * CHUNK + tl.arange(0, CHUNK)
     values = tl.load(logits + row.to(tl.int64) * stride + at, mask=at < size, other=-float("inf")).to(tl.float32)
@@ -383,7 +384,7 @@ def _most(logits, tops, places, size, stride, CHUNK: tl.constexpr, AHEAD: tl.con
 
 @triton.jit
 def _most_of_all(tops, places, out, count, CHUNKS: tl.constexpr, AHEAD: tl.constexpr):
-    _begin(AHEAD)
+    begin(AHEAD)
     row, each = tl.program_id(0), tl.arange(0, CHUNKS)
     _, chunk = tl.max(
         tl.load(tops + row * count + each, mask=each < count, other=-float("inf")), axis=0, return_indices=True
@@ -403,6 +404,6 @@ def likeliest(logits: Tensor) -> Tensor:
     tops = torch.empty(len(flat), count, dtype=torch.float32, device=logits.device)
     places = torch.empty(len(flat), count, dtype=torch.int32, device=logits.device)
     out = torch.empty(len(flat), dtype=torch.long, device=logits.device)
-    _start(_most, (len(flat), count), logits, flat, tops, places, size, flat.stride(0), 2048, warps=4)
-    _start(_most_of_all, (len(flat),), logits, tops, places, out, count, triton.next_power_of_2(count), warps=1)
+    start(_most, (len(flat), count), logits, flat, tops, places, size, flat.stride(0), 2048, warps=4)
+    start(_most_of_all, (len(flat),), logits, tops, places, out, count, triton.next_power_of_2(count), warps=1)
     return out.view(logits.shape[:-1])

@@ -70,6 +70,7 @@ class Table:
 
     device = torch.device("cpu")
     session: object = None
+    sights = False
 
     def forward(self, cache: Tensor, tokens: Tensor, states: Tensor, start: int) -> Tensor:
         cache[start : start + len(tokens)] = tokens

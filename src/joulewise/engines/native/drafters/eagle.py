@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from joulewise.decoding.spec import MOST_NODES
-from joulewise.engines.native.attention import causal_mask
+from joulewise.engines.native.attention import Sight, causal_mask
 from joulewise.engines.native.cache import KV
 from joulewise.engines.native.draft import Draft, Kept
 from joulewise.engines.native.fit import require_rows
@@ -20,6 +20,9 @@ from joulewise.engines.native.recorded import Recorded
 from joulewise.engines.native.session import BUCKET, Capture, lasting_cuda_graph
 from joulewise.engines.native.tree import Tree, chain
 from joulewise.errors import UserError
+
+MOST_CHILDREN, MOST_NODES_GROWN = 16, 1024
+"""Children of a node, and nodes that grow, for which our own kernels are made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,11 @@ class Growth:
     def width(self) -> int:
         """Slots of the head's cache that growing fills."""
         return (self.levels - 1) * self.top_k
+
+    @property
+    def grown(self) -> int:
+        """Nodes that grow before the best are kept, the root apart."""
+        return self.top_k + (self.levels - 1) * self.top_k**2
 
 
 class EagleDrafter:
@@ -122,9 +130,11 @@ def read(
     Returns:
         Shape ``(1, H)``.
     """
-    positions = length + torch.arange(len(tokens), device=tokens.device)
+    each = torch.arange(len(tokens), device=tokens.device)
+    positions = length + each
+    mask = Sight(length, each <= each[:, None]) if head.sights else causal_mask(positions, span)
     states = head.fuse(Hidden(*features))
-    states = head.forward_at(cache, tokens, states, positions, span, causal_mask(positions, span), positions)
+    states = head.forward_at(cache, tokens, states, positions, span, mask, positions)
     return states.index_select(0, count - 1)
 
 
@@ -138,6 +148,8 @@ def grow(head: EagleHead, cache: KV, span: int, growth: Growth, length: Tensor, 
         length: pairs that were read, which is the root's position; shape ``(1,)``.
         state: after the root, shape ``(1, H)``.
     """
+    if head.sights and growth.top_k <= MOST_CHILDREN and growth.grown <= MOST_NODES_GROWN:
+        return _grow_by_kernels(head, cache, growth, length, state)
     k, device = growth.top_k, state.device
     itself = torch.eye(k, dtype=torch.bool, device=device)
     behind = torch.arange(span, device=device) - length
@@ -177,6 +189,39 @@ def grow(head: EagleHead, cache: KV, span: int, growth: Growth, length: Tensor, 
     places = torch.zeros(made, dtype=torch.long, device=device).scatter(0, kept + 1, ordered)
     parents = torch.cat((places[:1], places[torch.cat(parents_of)[kept]]))
     return Draft(torch.cat(tokens_of)[kept], Tree.of(parents, growth.levels, chain=k == 1))
+
+
+def _grow_by_kernels(head: EagleHead, cache: KV, growth: Growth, length: Tensor, state: Tensor) -> Draft:
+    """``grow`` on our own kernels."""
+    from joulewise.engines.native.draft_kernels import children, follow, keep
+
+    k, device = growth.top_k, state.device
+    scores = torch.empty(growth.grown, dtype=torch.float32, device=device)
+    tokens, parents = length.new_empty(2, growth.grown)
+    out = scores, tokens, parents
+    root = length.new_zeros(1)
+    children(head.output(state), head.scale, head.row_ids, scores.new_zeros(1), root, _cut(out, 0, k))
+    numbers = torch.arange(1, k + 1, device=device)
+    score, token = scores[:k], tokens[:k]
+    states, seen = state.repeat(k, 1), torch.eye(k, dtype=torch.bool, device=device)
+    followed, made = [numbers], k
+    for level in range(growth.levels - 1):
+        positions = (length + level).repeat(k)
+        states = head.forward_at(cache, token, states, positions, 0, Sight(length, seen), positions)
+        grown = _cut(out, made, k * k)
+        children(head.output(states), head.scale, head.row_ids, score, numbers, grown)
+        score, token, numbers, states, seen = follow(grown[0], grown[1], states, seen, made + 1)
+        followed.append(numbers)
+        made += k * k
+    if growth.whole:
+        scores.scatter_add_(0, torch.cat(followed) - 1, torch.where(seen[0], torch.inf, 0.0))
+    kept, linked, ancestors, depths = keep(scores, tokens, parents, growth.nodes, growth.levels)
+    return Draft(kept, Tree(linked, ancestors, depths, growth.levels, chain=k == 1))
+
+
+def _cut(of: tuple[Tensor, Tensor, Tensor], first: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    one, two, three = (each[first : first + count] for each in of)
+    return one, two, three
 
 
 def _children(head: EagleHead, states: Tensor, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -242,7 +287,7 @@ class _Captured:
 
     def read(self, growth: Growth, tokens: Tensor, hidden: Hidden, length: int) -> Tensor:
         rows, features = growth.levels + 1, [f for f in (hidden.last, hidden.taps) if f is not None]
-        span = _bucket(length + rows)
+        span = self._span(length + rows)
         if (rows, span) not in self._reads:
             number = tokens.new_zeros(1)
             self._reads[rows, span] = Recorded(
@@ -254,7 +299,7 @@ class _Captured:
         return self._reads[rows, span](length, len(tokens), tokens, *features)
 
     def grow(self, growth: Growth, state: Tensor, length: int) -> Draft:
-        span = _bucket(length + growth.width)
+        span = self._span(length + growth.width)
         if (growth, span) not in self._growths:
             self._growths[growth, span] = Recorded(
                 partial(grow, self._head, self.cache, span, growth),
@@ -263,6 +308,9 @@ class _Captured:
                 f"a draft of the head {self._head.name}",
             )
         return self._growths[growth, span](length, state)
+
+    def _span(self, tokens: int) -> int:
+        return self.cache.capacity if self._head.sights else _bucket(tokens)
 
 
 def _bucket(tokens: int) -> int:

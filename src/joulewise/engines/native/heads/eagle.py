@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from joulewise.engines.native.attention import causal_mask
+from joulewise.engines.native.attention import Sight, causal_mask
 from joulewise.engines.native.cache import KV
 from joulewise.engines.native.checkpoints import Checkpoint, Family, Weights, misfit
 from joulewise.engines.native.heads.layers import Layer, Rotary
@@ -31,6 +31,7 @@ from joulewise.engines.native.heads.parts import (
     output_rows,
 )
 from joulewise.engines.native.heads.settings import settings_of
+from joulewise.engines.native.lean import kernels_run
 from joulewise.engines.native.model import DecoderModel, Hidden
 
 
@@ -62,6 +63,7 @@ class EagleHead(nn.Module, ABC):
         self._targets = (embedding(target), target.head)
         self._rows: int = embedding(target).num_embeddings
         self._device, self._dtype = target.device, target.model.dtype
+        self._sights: bool | None = None
         self.session: object = None
         """What was captured of this head, kept from prompt to prompt."""
 
@@ -75,6 +77,13 @@ class EagleHead(nn.Module, ABC):
     def rows(self) -> int:
         """How many tokens it can propose."""
         return self._rows
+
+    @property
+    def sights(self) -> bool:
+        """Whether ``forward_at`` takes a ``Sight`` in a mask's place, and then runs on our own kernels."""
+        if self._sights is None:
+            self._sights = kernels_run(self._device) and all(layer.sights for layer in self.layers)
+        return self._sights
 
     @property
     def device(self) -> torch.device:
@@ -127,7 +136,7 @@ class EagleHead(nn.Module, ABC):
         states: Tensor,
         slots: Tensor,
         span: int,
-        mask: Tensor | None,
+        mask: Tensor | Sight | None,
         positions: Tensor,
     ) -> Tensor:
         """Read W pairs, all that differs between calls of one shape lying on the device.
@@ -136,9 +145,17 @@ class EagleHead(nn.Module, ABC):
             cache, tokens, states: as for ``forward``.
             slots: that the pairs go to, shape ``(W,)``.
             span: so many slots are read.
-            mask: shape ``(W, span)``; None: causal, with nothing before.
+            mask: shape ``(W, span)``; None: causal, with nothing before; or, where it ``sights``, a ``Sight``, which
+                tells slots and span as well.
             positions: shape ``(W,)``.
         """
+        if isinstance(mask, Sight):
+            x, residual = self._enter(self._embed(tokens), states)
+            for number, layer in enumerate(self.layers):
+                if number > 0:
+                    x = layer.normed(residual)
+                residual = layer.by_sight(x, residual, cache, number, mask, positions, self._rotary)
+            return self._leave(residual)
         cache.slots, cache.span = slots, span
         turn = self._rotary(positions, states.dtype)
         x, residual = self._enter(self._embed(tokens), states)
@@ -148,13 +165,25 @@ class EagleHead(nn.Module, ABC):
             residual = layer(x, residual, cache, number, _within(mask, positions, span, layer.window), turn)
         return self._leave(residual)
 
-    @abstractmethod
     def logits(self, states: Tensor) -> Tensor:
         """Of what follows each state, in float32, shape ``(W, rows)``."""
+        return self.output(states).float() * self.scale
+
+    scale: float = 1.0
+    """Of the logits."""
+
+    @abstractmethod
+    def output(self, states: Tensor) -> Tensor:
+        """The logits as the output matrix gives them, shape ``(W, rows)``."""
+
+    @property
+    def row_ids(self) -> Tensor | None:
+        """The token of each row; None where that is its number."""
+        return None
 
     def ids(self, chosen: Tensor) -> Tensor:
         """Numbers of rows as tokens of the target."""
-        return chosen
+        return chosen if self.row_ids is None else self.row_ids[chosen]
 
     def _embed(self, tokens: Tensor) -> Tensor:
         embedded: Tensor = self._targets[0](tokens)
@@ -194,9 +223,9 @@ class Eagle2Head(EagleHead):
     def fuse(self, hidden: Hidden) -> Tensor:
         return hidden.last
 
-    def logits(self, states: Tensor) -> Tensor:
+    def output(self, states: Tensor) -> Tensor:
         logits: Tensor = self._targets[1](states)
-        return logits.float()
+        return logits
 
     def _enter(self, embedded: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         fused: Tensor = self.fc(torch.cat((embedded, states), dim=-1))
@@ -229,6 +258,7 @@ class Eagle3Head(EagleHead):
         places = torch.tensor([target.taps.index(tap) for tap in taps], dtype=torch.long)
         self._features = (width, places.to(target.device)) if tuple(taps) != target.taps else None
         self._last_alone = not taps
+        self.scale = self.settings.logit_scale
         if taps:
             self.fc: nn.Module = linear(weights, "fc", size, len(taps) * width)
         elif width == size:
@@ -293,14 +323,16 @@ class Eagle3Head(EagleHead):
         fused: Tensor = self.fc(features)
         return fused
 
-    def logits(self, states: Tensor) -> Tensor:
+    def output(self, states: Tensor) -> Tensor:
         normed = states if self.settings.norm_output else self.norm(states)
         output: Any = self._targets[1] if self.lm_head is None else self.lm_head
         logits: Tensor = output(normed)
-        return logits.float() * self.settings.logit_scale
+        return logits
 
-    def ids(self, chosen: Tensor) -> Tensor:
-        return chosen if self._ids is None else self._ids[chosen]
+    @property
+    def row_ids(self) -> Tensor | None:
+        ids: Tensor | None = self._ids
+        return ids
 
     def _embed(self, tokens: Tensor) -> Tensor:
         if self.embed_tokens is None:

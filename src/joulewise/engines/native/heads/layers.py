@@ -8,14 +8,15 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import LlamaConfig
-from transformers.activations import ACT2FN
+from transformers.activations import ACT2FN, SiLUActivation
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from joulewise.engines.native.attention import attend_tokens, turn, turned
+from joulewise.engines.native.attention import Sight, attend_tokens, turn, turned
 from joulewise.engines.native.cache import KV
 from joulewise.engines.native.checkpoints import Checkpoint, Weights
 from joulewise.engines.native.heads.parts import linear, norm
 from joulewise.engines.native.heads.settings import Settings
+from joulewise.engines.native.merged import First
 from joulewise.errors import UserError, first_paragraph
 
 _ROTARY_KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "max_position_embeddings")
@@ -47,18 +48,18 @@ class Rotary:
                 f"(rope_type {kind!r}, partial_rotary_factor {part:g}): choose a head of the kinds "
                 f"{', '.join(_ROTARY_KINDS)}."
             )
-        self._frequencies: Tensor = rotary.inv_freq.float()
-        self._scale: float = rotary.attention_scaling
+        self.frequencies: Tensor = rotary.inv_freq.float()
+        self.scale: float = rotary.attention_scaling
 
     def to(self, device: torch.device) -> None:
         """Move to a device; the frequencies stay in float32."""
-        self._frequencies = self._frequencies.to(device)
+        self.frequencies = self.frequencies.to(device)
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """What ``turned`` takes for positions of shape ``(W,)``: two tensors of shape ``(W, 1, head_dim)``."""
-        angles = positions[:, None].float() * self._frequencies
+        angles = positions[:, None].float() * self.frequencies
         angles = torch.cat((angles, angles), dim=-1)
-        return turn((angles.cos() * self._scale).to(dtype), (angles.sin() * self._scale).to(dtype))
+        return turn((angles.cos() * self.scale).to(dtype), (angles.sin() * self.scale).to(dtype))
 
 
 class Attention(nn.Module):
@@ -97,6 +98,30 @@ class Attention(nn.Module):
         query, key = both.split((query.shape[2], self.kv_heads), dim=2)
         keys, values = cache.update(key.transpose(1, 2), value.transpose(1, 2), layer)
         out: Tensor = self.o_proj(attend_tokens(query, keys, values, mask).view(*x.shape[:-1], -1))
+        return out
+
+    def by_sight(self, x: Tensor, cache: KV, layer: int, sight: Sight, positions: Tensor, rotary: Rotary) -> Tensor:
+        """The same on our own kernels, for one text; ``positions`` of shape ``(W,)``."""
+        from joulewise.engines.native.kernels import attend_placed, place
+
+        norms = None
+        if isinstance(self.q_norm, nn.RMSNorm) and isinstance(self.k_norm, nn.RMSNorm):
+            norms = self.q_norm.weight, self.k_norm.weight, float(self.q_norm.eps or 0.0)
+        keys, values = cache.layer(layer)
+        width, nodes = sight.ancestors.shape
+        query = place(
+            nn.functional.linear(x, self.q_proj.weight, self.q_proj.bias)[None],
+            keys,
+            values,
+            sight.before,
+            positions[None],
+            rotary.frequencies,
+            rotary.scale,
+            norms,
+            nodes - width,
+        )
+        attended = attend_placed(query, keys, values, sight.before, sight.ancestors, self.head_dim**-0.5)
+        out: Tensor = self.o_proj(attended[0])
         return out
 
 
@@ -151,4 +176,31 @@ class Layer(nn.Module):
         """From the attention's input ``(W, inputs)`` and what is added to its output ``(W, H)``; shape ``(W, H)``."""
         hidden = residual + self.self_attn(x, cache, number, mask, turn)
         out: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
+        return out
+
+    @property
+    def sights(self) -> bool:
+        """Whether our own kernels can do all that it does."""
+        size = self.self_attn.head_dim
+        return (
+            self.window is None
+            and isinstance(self.self_attn.q_proj, First)
+            and isinstance(self.mlp.gate_proj, First)
+            and self.mlp.gate_proj.bias is None
+            and isinstance(self.mlp.act, (nn.SiLU, SiLUActivation))
+            and size >= 16
+            and size & (size - 1) == 0
+        )
+
+    def by_sight(
+        self, x: Tensor, residual: Tensor, cache: KV, number: int, sight: Sight, positions: Tensor, rotary: Rotary
+    ) -> Tensor:
+        """``forward`` on our own kernels."""
+        from joulewise.engines.native.kernels import add_norm, gated
+
+        attended = self.self_attn.by_sight(x, cache, number, sight, positions, rotary)
+        norm = self.post_attention_layernorm
+        hidden, normed = add_norm(residual.contiguous(), attended, norm.weight, float(norm.eps or 0.0))
+        gates = nn.functional.linear(normed, self.mlp.gate_proj.weight)
+        out: Tensor = hidden + self.mlp.down_proj(gated(gates))
         return out
