@@ -238,7 +238,9 @@ class _Session:
         jobs = self.open_jobs(label)
         decodings = list({c.decoding.label: c.decoding for c in self.plan.cells() if c.engine.label == label}.values())
         self.tell("load", f"loading {label}")
-        self._record_environment(label, engine.load(decodings))
+        info = engine.load(decodings)
+        self._check_thinking(label, info)
+        self._record_environment(label, info)
         self._warm_up(label, engine, stop)
         self._idle(label, "before", stop)
         any_done = self._do(engine, jobs, stop)
@@ -270,6 +272,15 @@ class _Session:
                 self.out.append_timeline(self.meter.drain_timeline())
                 self.timeline_written_s = time.monotonic()
         return any_done
+
+    def _check_thinking(self, label: str, info: EngineInfo) -> None:
+        for cell in self.plan.cells():
+            if cell.engine.label == label and cell.reasoning.needs_thinking and not info.thinking_switch:
+                raise UserError(
+                    f"reasoning {cell.reasoning.label} asks for the own thinking of {cell.engine.model}, and its chat "
+                    "template has no switch for that; leave out `thinking`, or the cells with "
+                    f"`exclude: [{{engine: '{label}', reasoning: '{cell.reasoning.label}'}}]`"
+                )
 
     def _record_environment(self, label: str, info: EngineInfo) -> None:
         self.infos[label] = info

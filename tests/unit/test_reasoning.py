@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from joulewise.engines.engine import Generation, Message, Request
-from joulewise.reasoning import Asked, Budget, Cot, Direct, FewShot
+from joulewise.reasoning import Asked, Budget, Cot, Direct, FewShot, Reasoning, Vote
 from joulewise.reasoning.reasoning import Answer, without_thinking
 from joulewise.tasks.math_answer import extract_math, stated_math
 
@@ -59,32 +59,33 @@ def test_a_model_s_thinking_is_no_part_of_its_answer_but_of_its_generation() -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "rest"),
+    ("text", "opened", "rest"),
     [
-        ("plain", "plain"),
-        ("<think>a</think>b", "b"),
-        ("opened by the template</think>\n\nb", "b"),
-        ("<think>a</think>b<think>c</think> d", "d"),
-        ("<think>never closed", ""),
-        ("", ""),
+        ("plain", False, "plain"),
+        ("<think>a</think>b", False, "b"),
+        ("opened by the template</think>\n\nb", True, "b"),
+        ("opened by the template and never closed", True, ""),
+        ("<think>a</think>b<think>c</think> d", False, "d"),
+        ("<think>never closed", False, ""),
+        ("", False, ""),
     ],
 )
-def test_without_thinking(text: str, rest: str) -> None:
-    assert without_thinking(text) == rest
+def test_without_thinking(text: str, opened: bool, rest: str) -> None:
+    assert without_thinking(Generation(text, (1,), 1, "eos", 0.0, 1.0, thinking_open=opened)) == rest
 
 
 def test_cot_asks_for_steps_and_scores_what_they_end_in() -> None:
     ask = Scripted(["First 3.\n7"])
     cot = Cot(max_new_tokens=90)
     answer = cot.answer(ASKED, cot.settings(Request((), 16, seed=5)), ask)
-    assert ask.asked == [Request(user("How many? Step by step."), 90, seed=5)]
+    assert ask.asked == [Request(user("How many? Step by step."), 90, seed=5, thinking=True)]
     assert (answer.text, answer.generations[0].text) == ("7", "First 3.\n7")
     assert (cot.label, cot.refuses(ASKED)) == ("cot-90", None)
 
 
 def test_cot_leaves_the_length_of_a_fixed_stop_alone() -> None:
     template = Request((), 16, ignore_eos=True)
-    assert Cot().settings(template) == template
+    assert Cot().settings(template) == replace(template, thinking=True)
 
 
 def test_cot_refuses_a_task_without_a_prompt_for_steps() -> None:
@@ -131,7 +132,7 @@ def budget(texts: list[str], template: Request = SHORT, **more: int) -> tuple[An
 
 def test_steps_within_their_budget_that_state_an_answer_are_all() -> None:
     answer, asked = budget(["3 + 4. The answer is 7."], tokens=64)
-    assert asked == [Request(user("How many? Step by step."), 64, seed=3)]
+    assert asked == [Request(user("How many? Step by step."), 64, seed=3, thinking=True)]
     assert (answer.text, answer.requests) == ("Answer: 7", tuple(asked))
 
 
@@ -146,9 +147,44 @@ def test_steps_within_their_budget_that_state_an_answer_are_all() -> None:
 )
 def test_steps_without_an_answer_are_closed_and_the_model_goes_on(steps: str, begun: str) -> None:
     answer, asked = budget([steps, " 7 apples."], tokens=64, answer_tokens=9)
-    assert asked[1] == Request((*user("How many? Step by step."), Message("assistant", begun)), 9, seed=3)
+    closing = (*user("How many? Step by step."), Message("assistant", begun))
+    assert asked[1] == Request(closing, 9, seed=3, thinking=True)
     assert (answer.text, answer.requests) == ("Answer: 7", tuple(asked))
     assert [g.text for g in answer.generations] == [steps, " 7 apples."]
+
+
+def test_a_block_that_the_template_opened_is_closed_too() -> None:
+    asked: list[Request] = []
+
+    def ask(request: Request) -> Generation:
+        asked.append(request)
+        text = "The answer is 9, or is it" if len(asked) == 1 else " 7"
+        return Generation(text, (1,), 1, "length", 0.0, 1.0, thinking_open=len(asked) == 1)
+
+    reasoning = Budget(tokens=64)
+    answer = reasoning.answer(COUNTED, reasoning.settings(SHORT), ask)  # what is said inside the block is no answer
+    assert asked[1].messages[-1].content == "The answer is 9, or is it\n</think>\n\nThe answer is"
+    assert answer.text == "Answer: 7"
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "label", "thinking", "needs"),
+    [
+        (Direct(), "direct", False, False),
+        (FewShot(), "few-shot-5", False, False),
+        (Cot(), "cot-256", True, False),
+        (Cot(thinking=True), "cot-256-thinking", True, True),
+        (Cot(thinking=False), "cot-256-no-thinking", False, False),
+        (Budget(thinking=True), "budget-256-thinking", True, True),
+        (Budget(answer_tokens=9, thinking=False), "budget-256-9-no-thinking", False, False),
+        (Vote(of=Cot(thinking=True)), "vote-3-cot-256-thinking", True, True),
+        (Vote(), "vote-3", False, False),
+    ],
+)
+def test_who_thinks_by_the_model_s_own_switch(reasoning: Reasoning, label: str, thinking: bool, needs: bool) -> None:
+    for template in (Request((), 8), Request((), 8, ignore_eos=True)):
+        assert reasoning.settings(template).thinking is thinking
+    assert (reasoning.label, reasoning.needs_thinking) == (label, needs)
 
 
 @pytest.mark.parametrize(("last", "text"), [("7", "Answer: 7"), ("", ""), (" not known", "")])

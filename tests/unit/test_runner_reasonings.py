@@ -12,7 +12,7 @@ import pytest
 import scripted_engine
 from joulewise.decoding import Decoding
 from joulewise.energy.meter import Meter
-from joulewise.engines.engine import Generation, Message, Request
+from joulewise.engines.engine import THINKING_SWITCH, Generation, Message, Request
 from joulewise.errors import ChoiceError, UserError
 from joulewise.ledger import load, read_ledger
 from joulewise.plan import load_plan
@@ -221,3 +221,20 @@ def test_who_cannot_choose_fails_the_trial_and_no_other(
     assert (trials["q1"].status, trials["q1"].error, trials["q1"].generations) == ("failed", "who chooses is down", ())
     assert (trials["q0"].extracted, trials["q0"].ratings) == ("5", (4.0, 5.0, 4.0))
     assert trials["q0"].note == "the joules of rater:1, which chose, are unknown"
+
+
+def test_thinking_that_a_model_cannot_be_told_to_is_refused(
+    tmp_path: Path, meter: Meter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thinking = {"kind": "vote", "of": {"kind": "cot", "thinking": True}}
+    plan = make_plan(stepwise_task(tmp_path, ["a"]), reasonings=["cot", thinking], decodings=["vanilla"])
+    with pytest.raises(UserError) as caught:
+        run(plan, tmp_path / "run", meter=meter)
+    assert "reasoning vote-3-cot-256-thinking asks for the own thinking of default" in str(caught.value)
+    assert "exclude: [{engine: 'toy', reasoning: 'vote-3-cot-256-thinking'}]" in str(caught.value)
+    assert scripted_engine.CALLS == []
+    load_it = scripted_engine.ScriptedEngine.load
+    monkeypatch.setattr(
+        scripted_engine.ScriptedEngine, "load", lambda *args: replace(load_it(*args), notes=(THINKING_SWITCH,))
+    )
+    assert run(plan, tmp_path / "again", meter=meter).failed == 0

@@ -52,6 +52,8 @@ class Request:
         sampling: greedy by default.
         seed: for sampling; has no effect on greedy decoding.
         log_probability: whether the output's log-probability is asked for.
+        thinking: sets the switch that a model's chat template has for its own ``<think>`` block; None leaves it as the
+            template has it. A model without such a switch takes no notice.
     """
 
     messages: tuple[Message, ...]
@@ -60,6 +62,7 @@ class Request:
     sampling: Sampling = Sampling()
     seed: int = 0
     log_probability: bool = False
+    thinking: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,7 @@ class Generation:
             generated and ``text`` is the most likely of them (see ``ComparingEngine``); else None.
         log_probability: natural logarithm of the output's probability under the model, at a temperature of 1 and over
             the whole vocabulary, however its tokens were drawn; the end token counts too. None where not asked for.
+        thinking_open: whether the prompt ended inside a ``<think>`` block, which the output goes on with.
     """
 
     text: str
@@ -108,6 +112,7 @@ class Generation:
     phases_s: Mapping[str, float] | None = None
     log_probabilities: tuple[float, ...] | None = None
     log_probability: float | None = None
+    thinking_open: bool = False
 
     @property
     def output_tokens(self) -> int:
@@ -149,6 +154,10 @@ class LosslessCheck:
     note: str | None = None
 
 
+THINKING_SWITCH = "its chat template can switch its own thinking on and off"
+"""The note of a model with such a switch."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
     """What ran, for the record. All of it must be equal for two cells to be a fair pair (design, rule 5).
@@ -178,6 +187,11 @@ class EngineInfo:
     drafts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     quantisation: str | None = None
+
+    @property
+    def thinking_switch(self) -> bool:
+        """Whether the model's own thinking can be switched on and off."""
+        return THINKING_SWITCH in self.notes
 
 
 class Engine(Protocol):

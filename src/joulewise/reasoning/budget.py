@@ -8,7 +8,8 @@ from typing import Literal
 from pydantic import Field
 
 from joulewise.engines.engine import Message, Request
-from joulewise.reasoning.reasoning import Answer, Asked, Thinking, Thought, without_thinking
+from joulewise.reasoning.cot import label_of_thinking
+from joulewise.reasoning.reasoning import Answer, Asked, Thinking, Thought, still_thinking, without_thinking
 
 CLOSE = "The answer is"
 """Behind the steps, for the model to go on from; as in the second prompt of Kojima et al., 2022 (arXiv 2205.11916)."""
@@ -20,20 +21,28 @@ class Budget(Thought):
     Args:
         tokens: at most so many output tokens for the steps.
         answer_tokens: at most so many more for an answer that the steps did not state.
+        thinking: as for ``cot``.
     """
 
     kind: Literal["budget"] = "budget"
     tokens: int = Field(256, ge=1)
     answer_tokens: int = Field(16, ge=1)
+    thinking: bool | None = None
 
     @property
     def label(self) -> str:
-        return f"budget-{self.tokens}" + (f"-{self.answer_tokens}" if self.answer_tokens != 16 else "")
+        answer = "" if self.answer_tokens == 16 else f"-{self.answer_tokens}"
+        return f"budget-{self.tokens}{answer}{label_of_thinking(self.thinking)}"
+
+    @property
+    def needs_thinking(self) -> bool:
+        return self.thinking is True
 
     def refuses(self, asked: Asked) -> str | None:
         return "it has no prompt that asks for steps" if asked.stepwise is None else None
 
     def settings(self, template: Request) -> Request:
+        template = replace(template, thinking=self.thinking is not False)
         # Under the stop rule `fixed` every answer is as long as the plan says.
         return template if template.ignore_eos else replace(template, max_new_tokens=self.tokens)
 
@@ -45,10 +54,10 @@ class Budget(Thought):
         assert asked.stepwise is not None
         thinking = replace(template, messages=asked.stepwise)
         steps = yield thinking
-        stated = asked.stated(without_thinking(steps.text))
+        stated = asked.stated(without_thinking(steps))
         if stated or template.ignore_eos:
             return Answer(stated, (thinking,), (steps,))
-        end = "\n</think>" if "<think>" in steps.text and "</think>" not in steps.text else ""
+        end = "\n</think>" if still_thinking(steps) else ""
         begun = Message("assistant", f"{steps.text.rstrip()}{end}\n\n{CLOSE}")
         closing = replace(thinking, messages=(*asked.stepwise, begun), max_new_tokens=self.answer_tokens)
         last = yield closing

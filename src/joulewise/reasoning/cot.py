@@ -21,19 +21,27 @@ class Cot(Thought):
 
     Args:
         max_new_tokens: at most so many output tokens, in place of the task's budget, which fits a direct answer.
+        thinking: the model's own ``<think>`` block. Left out: switched on where the model's chat template has a switch
+            for it. ``true``: the same, and models without a switch are refused. ``false``: switched off.
     """
 
     kind: Literal["cot"] = "cot"
     max_new_tokens: int = Field(256, ge=1)
+    thinking: bool | None = None
 
     @property
     def label(self) -> str:
-        return f"cot-{self.max_new_tokens}"
+        return f"cot-{self.max_new_tokens}" + label_of_thinking(self.thinking)
+
+    @property
+    def needs_thinking(self) -> bool:
+        return self.thinking is True
 
     def refuses(self, asked: Asked) -> str | None:
         return "it has no prompt that asks for steps" if asked.stepwise is None else None
 
     def settings(self, template: Request) -> Request:
+        template = replace(template, thinking=self.thinking is not False)
         # Under the stop rule `fixed` every answer is as long as the plan says.
         return template if template.ignore_eos else replace(template, max_new_tokens=self.max_new_tokens)
 
@@ -41,3 +49,8 @@ class Cot(Thought):
         assert asked.stepwise is not None
         answer = yield from converse((asked.stepwise,), template)
         return replace(answer, text=asked.stated(answer.text))
+
+
+def label_of_thinking(thinking: bool | None) -> str:
+    """What a label says of a model's own thinking."""
+    return {None: "", True: "-thinking", False: "-no-thinking"}[thinking]

@@ -10,9 +10,12 @@ from joulewise.reasoning.reasoning import Answer, Asked, Thinking, Thought, Turn
 
 
 class Direct(Thought):
-    """One Request a turn, with the task's prompt as it stands (zero-shot)."""
+    """One Request a turn, with the task's prompt as it stands (zero-shot); a model's own thinking is switched off."""
 
     kind: Literal["direct"] = "direct"
+
+    def settings(self, template: Request) -> Request:
+        return replace(template, thinking=False)
 
     def think(self, asked: Asked, template: Request) -> Thinking:
         return converse(asked.turns, template)
@@ -30,6 +33,6 @@ def converse(turns: tuple[Turn, ...], template: Request) -> Thinking:
     for turn in turns:
         requests.append(replace(template, messages=said + turn))
         generations.append((yield requests[-1]))
-        answer = without_thinking(generations[-1].text)
+        answer = without_thinking(generations[-1])
         said = (*requests[-1].messages, Message("assistant", answer))
     return Answer(answer, tuple(requests), tuple(generations))

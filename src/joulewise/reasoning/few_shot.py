@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
@@ -13,6 +14,8 @@ from joulewise.reasoning.reasoning import Asked, Thinking, Thought
 
 class FewShot(Thought):
     """Questions of the same task with their answers, as earlier turns of the conversation, before the one asked.
+
+    A model's own thinking is switched off.
 
     Args:
         examples: how many; always the task's first ones, never a question that is asked.
@@ -32,6 +35,9 @@ class FewShot(Thought):
         return f"it has {there or 'no'} example{'s' * (there != 1)} to show" + (
             f", and {self.examples} are asked for" if there else ""
         )
+
+    def settings(self, template: Request) -> Request:
+        return replace(template, thinking=False)
 
     def think(self, asked: Asked, template: Request) -> Thinking:
         shown = tuple(message for example in asked.examples()[: self.examples] for message in example)

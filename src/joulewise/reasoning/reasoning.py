@@ -107,6 +107,11 @@ class Reasoning(BaseModel, ABC):
         return (template.max_new_tokens,)
 
     @property
+    def needs_thinking(self) -> bool:
+        """Whether it goes only with models whose own thinking can be switched on."""
+        return False
+
+    @property
     def together(self) -> int:
         """How many requests it asks side by side; 0: it asks one after the other."""
         return 0
@@ -166,8 +171,14 @@ def side_by_side(
     return tuple(answers[i] for i in range(len(thoughts)))
 
 
-def without_thinking(text: str) -> str:
-    """What a text says after a model's own ``<think>`` block; nothing where the block was not closed."""
+def still_thinking(generation: Generation) -> bool:
+    """Whether a model's own ``<think>`` block was not closed."""
+    return (generation.thinking_open or "<think>" in generation.text) and "</think>" not in generation.text
+
+
+def without_thinking(generation: Generation) -> str:
+    """What a model says after its own ``<think>`` block; nothing where the block was not closed."""
+    text = generation.text
     if "</think>" in text:
         return text.rpartition("</think>")[2].lstrip()
-    return "" if "<think>" in text else text
+    return "" if still_thinking(generation) else text

@@ -52,6 +52,10 @@ class Sampled(Reasoning):
         return "-".join(parts)
 
     @property
+    def needs_thinking(self) -> bool:
+        return self.of.needs_thinking
+
+    @property
     def together(self) -> int:
         return self.samples if self.batched else 0
 

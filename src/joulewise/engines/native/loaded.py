@@ -34,7 +34,7 @@ from joulewise.engines.transformers.drafts import open_draft
 from joulewise.engines.transformers.info import draft_name, engine_info
 from joulewise.engines.transformers.likelihood import Compared, choose, compared
 from joulewise.engines.transformers.loading import Loaded, load, out_of_memory, quiet
-from joulewise.engines.transformers.prompts import encode, require_context
+from joulewise.engines.transformers.prompts import encode, require_context, thinking_open
 from joulewise.errors import ContextLengthError, UserError
 
 RANDOM_ROWS = 32_000
@@ -124,7 +124,7 @@ class LoadedEngine:
         loaded = self.target.loaded
         name = draft_name(self._spec, decoding)
         draft = self._drafts[name] if name is not None else None
-        prompt: torch.Tensor = encode(loaded, request.messages)
+        prompt: torch.Tensor = encode(loaded, request.messages, request.thinking)
         require_context(loaded, draft[0] if draft else None, prompt, request.max_new_tokens)
         _require_window(self.target, prompt.shape[1] + request.max_new_tokens)
         _require_one_scale(loaded, prompt.shape[1], request.max_new_tokens)
@@ -155,7 +155,7 @@ class LoadedEngine:
             raise out_of_memory(f"{len(requests)} texts of {loaded.name} ({decoding.label})", str(device)) from error
         end_s = time.monotonic()
         return tuple(
-            _generation(decoding, prompt, one, text, (start_s, end_s), None)  # phases are the batch's
+            _generation(loaded, decoding, prompt, one, text, (start_s, end_s), None)  # phases are the batch's
             for text, one, prompt in zip(texts, together, prompts, strict=True)
         )
 
@@ -163,7 +163,7 @@ class LoadedEngine:
         """See ``NativeEngine.compare``."""
         start_s = time.monotonic()
         target = self.target
-        given = compared(target.loaded, request.messages, continuations)
+        given = compared(target.loaded, request.messages, continuations, request.thinking)
         self._prompt(replace(request, max_new_tokens=max(map(len, given.tails))), Vanilla())
 
         def logits_of(given: Compared) -> torch.Tensor:
@@ -211,7 +211,7 @@ class LoadedEngine:
         phases_s = dict(decoded.phases_s)
         # What the loop did not see: the prompt's tokens and the output's text.
         phases_s["host"] = phases_s.get("host", 0.0) + max(end_s - start_s - sum(phases_s.values()), 0.0)
-        return _generation(decoding, prompt, decoded, text, (start_s, end_s), phases_s)
+        return _generation(loaded, decoding, prompt, decoded, text, (start_s, end_s), phases_s)
 
     def _decode(
         self,
@@ -240,7 +240,7 @@ class LoadedEngine:
         if verdict := verdict_at_sight(request, decoding, reference, output):
             return verdict
         target = self.target
-        prompt = encode(target.loaded, request.messages)
+        prompt = encode(target.loaded, request.messages, request.thinking)
         rounds = [PLAIN]
         again = self._decode(request, decoding, prompt, lambda *seen: rounds.append(as_step(*seen)))
         if again.tokens != tuple(output):
@@ -284,6 +284,7 @@ def _require_one_scale(loaded: Loaded, prompt: int, new: int) -> None:
 
 
 def _generation(
+    loaded: Loaded,
     decoding: Decoding,
     prompt: torch.Tensor,
     decoded: Decoded,
@@ -304,6 +305,7 @@ def _generation(
         rounds=() if isinstance(decoding, Vanilla) else decoded.rounds,
         phases_s=phases_s,
         log_probability=decoded.log_probability,
+        thinking_open=thinking_open(loaded, prompt),
     )
 
 

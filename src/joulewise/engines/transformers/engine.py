@@ -85,7 +85,7 @@ class TransformersEngine:
         from joulewise.engines.phases import Stopwatch
         from joulewise.engines.transformers.calls import forwards_watched, generation_config, seeded, set_draft
         from joulewise.engines.transformers.loading import out_of_memory, quiet
-        from joulewise.engines.transformers.prompts import encode, require_context
+        from joulewise.engines.transformers.prompts import encode, require_context, thinking_open
         from joulewise.engines.transformers.rounds import count_rounds, recorded
 
         start_s = time.monotonic()
@@ -95,7 +95,7 @@ class TransformersEngine:
                 f"{decoding.label} cannot sample with the draft {draft.loaded.name}, which has another tokenizer: the "
                 "library would rewrite its head for good. Set temperature: 0, or take a draft of the target's family."
             )
-        prompt = encode(target, request.messages)
+        prompt = encode(target, request.messages, request.thinking)
         with quiet():  # decoding for a draft's tokenizer warns of clean-up that it leaves out
             require_context(target, draft, prompt, request.max_new_tokens)
         if draft is not None:
@@ -152,6 +152,7 @@ class TransformersEngine:
             rounds=rounds,
             phases_s=watch.seconds(within_s=end_s - start_s),
             log_probability=_log_probability(made.logits, new[:length]) if request.log_probability else None,
+            thinking_open=thinking_open(target, prompt),
         )
         return generation, proposals
 
@@ -165,7 +166,7 @@ class TransformersEngine:
 
         start_s = time.monotonic()
         target, _ = self._ready(Vanilla())
-        given = compared(target, request.messages, continuations)
+        given = compared(target, request.messages, continuations, request.thinking)
         require_context(target, None, given.prompt, max(map(len, given.tails)))
 
         def logits_of(given: Compared) -> Any:
@@ -197,7 +198,7 @@ class TransformersEngine:
         from joulewise.engines.phases import Stopwatch
         from joulewise.engines.transformers.calls import forwards_watched, generation_config
         from joulewise.engines.transformers.loading import out_of_memory, quiet
-        from joulewise.engines.transformers.prompts import encode, require_context
+        from joulewise.engines.transformers.prompts import encode, require_context, thinking_open
         from joulewise.engines.transformers.sampled import Drawn, padded
 
         if not requests:
@@ -209,7 +210,7 @@ class TransformersEngine:
         start_s = time.monotonic()
         target, _ = self._ready(decoding)
         device = target.model.device
-        prompts = [encode(target, request.messages) for request in requests]
+        prompts = [encode(target, request.messages, request.thinking) for request in requests]
         limits = [request.max_new_tokens for request in requests]
         for prompt, limit in zip(prompts, limits, strict=True):
             require_context(target, None, prompt, limit)
@@ -246,6 +247,7 @@ class TransformersEngine:
                     end_s=end_s,
                     first_token_s=first_token[0] if first_token else None,
                     log_probability=drawn.log_probability(row, len(new)) if drawn is not None else None,
+                    thinking_open=thinking_open(target, prompt),
                 )
             )
         return tuple(made)
@@ -264,7 +266,8 @@ class TransformersEngine:
         again, proposals = self._generate(request, decoding)
         drafts = [proposal.draft.tolist() for proposal in proposals] if again.token_ids == tuple(output) else []
         rounds = [Step(draft, r.accepted) for draft, r in zip(drafts, again.rounds, strict=False)]
-        return explain_difference(target, encode(target, request.messages), reference, output, [width], rounds)
+        prompt = encode(target, request.messages, request.thinking)
+        return explain_difference(target, prompt, reference, output, [width], rounds)
 
     def close(self) -> None:
         """Free the device memory. Idempotent."""

@@ -34,7 +34,9 @@ class Compared:
     tails: tuple[tuple[int, ...], ...]
 
 
-def compared(target: Loaded, messages: Sequence[Message], continuations: Sequence[str]) -> Compared:
+def compared(
+    target: Loaded, messages: Sequence[Message], continuations: Sequence[str], thinking: bool | None = None
+) -> Compared:
     """Tokenise a prompt with each continuation: as the beginning of the assistant's answer, or behind a space where
     the model has no chat template.
 
@@ -43,12 +45,12 @@ def compared(target: Loaded, messages: Sequence[Message], continuations: Sequenc
     Raises:
         UserError: a continuation has no tokens.
     """
-    prompt = encode(target, messages)
+    prompt = encode(target, messages, thinking)
     if target.encoder_decoder:
         wholes = [[target.decoder_start, *_ids(target, text)] for text in continuations]
         start = 1
     else:
-        wholes = [encode(target, _followed(target, messages, text))[0].tolist() for text in continuations]
+        wholes = [encode(target, _followed(target, messages, text), thinking)[0].tolist() for text in continuations]
         begun = prompt[0].tolist()
         start = min(_common(begun, whole) for whole in wholes)
     tails = tuple(tuple(whole[start:]) for whole in wholes)

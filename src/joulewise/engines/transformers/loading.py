@@ -19,6 +19,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError
 
 from joulewise.engines.default_model import NOTE, default_model_folder
+from joulewise.engines.engine import THINKING_SWITCH
 from joulewise.engines.transformers.gguf import NOTE as GGUF_NOTE
 from joulewise.engines.transformers.gguf import is_gguf, load_gguf
 from joulewise.engines.transformers.quantisation import describe, loading_config, spare_odd_shapes, stated
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from joulewise.engines.spec import Quantisation
 
 DEFAULT = "default"
+
+SWITCH = "enable_thinking"
+"""The variable by which chat templates switch a model's own thinking (Qwen3's was the first)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +188,8 @@ def make_neutral(
     }
     special = {key: value for key, value in candidates.items() if value is not None}
     model.generation_config = transformers.GenerationConfig(**special)
+    if SWITCH in str(tokenizer.chat_template or ""):
+        notes += (THINKING_SWITCH,)
     return Loaded(name, model, tokenizer, eos_token_ids, special, notes, quantisation)
 
 

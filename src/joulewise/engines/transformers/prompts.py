@@ -7,12 +7,17 @@ from typing import Any
 
 from joulewise.engines.engine import Message
 from joulewise.engines.transformers.drafts import Draft
-from joulewise.engines.transformers.loading import Loaded
+from joulewise.engines.transformers.loading import SWITCH, Loaded
 from joulewise.errors import ContextLengthError, UserError
 
 
-def encode(target: Loaded, messages: Sequence[Message]) -> Any:
+def encode(target: Loaded, messages: Sequence[Message], thinking: bool | None = None) -> Any:
     """The prompt's token ids, shape ``(1, tokens)``, on the CPU. Of a last message of the assistant, the model goes on.
+
+    Args:
+        target: whose tokenizer and chat template.
+        messages: the conversation.
+        thinking: as in ``Request``.
 
     Raises:
         UserError: the chat template refuses the messages, or nothing is left of them.
@@ -26,7 +31,10 @@ def encode(target: Loaded, messages: Sequence[Message]) -> Any:
         begun = "".join(m.content for m in messages[len(said) :])
         try:
             text = tokenizer.apply_chat_template(
-                [{"role": m.role, "content": m.content} for m in said], tokenize=False, add_generation_prompt=True
+                [{"role": m.role, "content": m.content} for m in said],
+                tokenize=False,
+                add_generation_prompt=True,
+                **({} if thinking is None else {SWITCH: thinking}),
             )
         except TemplateError as error:
             roles = ", ".join(m.role for m in messages)
@@ -38,6 +46,11 @@ def encode(target: Loaded, messages: Sequence[Message]) -> Any:
     if ids.shape[1] == 0:
         raise UserError(f"The prompt has no tokens for {target.name}: ask something.")
     return ids.long()
+
+
+def thinking_open(target: Loaded, prompt: Any) -> bool:
+    """Whether a prompt, shape ``(1, tokens)``, ends with the beginning of a ``<think>`` block."""
+    return bool(target.tokenizer.decode(prompt[0, -16:]).rstrip().endswith("<think>"))
 
 
 def require_context(target: Loaded, draft: Draft | None, prompt: Any, new_tokens: int) -> None:
