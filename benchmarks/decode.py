@@ -13,9 +13,13 @@ its own, on the same shapes, in the same order.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
+import os
 import random
+import select
+import signal
 import statistics
 import subprocess
 import sys
@@ -117,24 +121,48 @@ def build(shape: str, device: str, seed: int) -> Any:
     return make_neutral(shape, model.eval(), words)
 
 
+class NotBesideError(Exception):
+    """A process that was to generate beside does not."""
+
+
+START_S, ANSWER_S = 300.0, 60.0
+"""How long a process beside may take to start, and to answer."""
+
+
 class Beside:
     """A process of its own that generates when told to: `benchmarks/vllm_worker.py`.
 
     Args:
         command: that starts it. It answers with a line when it is ready, and after each generation.
+
+    Raises:
+        NotBesideError: it ends, or does not answer.
     """
 
     def __init__(self, command: list[str]) -> None:
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._answer()
+        pipe = subprocess.PIPE
+        # A session of its own, so that what it starts ends with it.
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
+        self._answer(START_S)
 
-    def _answer(self) -> dict[str, Any]:
+    def _answer(self, within_s: float = ANSWER_S) -> dict[str, Any]:
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        there, _, _ = select.select([self._process.stdout], [], [], within_s)
+        line = self._process.stdout.readline() if there else ""
         if not line:
-            raise RuntimeError(f"{self._process.args!r} ended with code {self._process.wait()}")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(1.0 if there else 0.0)
+            ended = self._process.poll()
+            self._kill()
+            how = f"did not answer within {within_s:g} s" if ended is None else f"ended with code {ended}"
+            raise NotBesideError(f"{' '.join(self._process.args)} {how}")  # type: ignore[arg-type]
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def __call__(self) -> tuple[int, float | None, dict[str, float]]:
         """Generate once; rounds, first token and phases are not seen."""
@@ -147,7 +175,9 @@ class Beside:
         """End the process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(ANSWER_S)
+        self._kill()
 
 
 class Bench:
@@ -258,8 +288,14 @@ def measure_ways(bench: Bench, meter: Meter, names: list[str], say: Callable[[st
     options = bench.options
     order = random.Random(0)
     runs = {name: Runs(options.output * options.batch, options.batch) for name in names}
-    for name in names:
-        bench.ways[name]()  # captures and compiles
+    for name in list(names):
+        try:
+            bench.ways[name]()  # captures and compiles
+        except NotBesideError as error:
+            say(f"left out: {name}: {error}")
+            names.remove(name)
+            del runs[name]
+            continue
         say(f"warmed up: {name}")
     for repeat in range(options.repeats):
         for name in order.sample(names, len(names)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,8 +47,31 @@ def test_a_process_beside_generates_when_told_to() -> None:
     beside = bench.Beside([sys.executable, "-c", worker])
     assert [beside(), beside()] == [(0, None, {})] * 2
     beside.close()
-    with pytest.raises(RuntimeError, match="ended with code 3"):
-        bench.Beside([sys.executable, "-c", "raise SystemExit(3)"])
+    with pytest.raises(bench.NotBesideError, match="ended with code 3"):
+        bench.Beside([sys.executable, "-c", "import os; os.close(1); raise SystemExit(3)"])
+
+
+def test_a_process_beside_that_does_not_answer_is_ended_and_its_way_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = load_benchmark("decode")
+    for name, value in (("START_S", 0.2), ("STEPS_S", 0.0), ("STEP_WIDTHS", (1,)), ("find_spec", lambda _: True)):
+        monkeypatch.setattr(bench, name, value)
+    started: list[Any] = []
+    real = bench.subprocess.Popen
+
+    def silent(_: list[str], **how: object) -> object:
+        process = real([sys.executable, "-c", "import time; time.sleep(60)"], **how)
+        started.append(process)
+        return process
+
+    monkeypatch.setattr(bench.subprocess, "Popen", silent)
+    assert bench.main([*SMALL, "--only", "vanilla,vllm-vanilla"]) == 0
+    told = capsys.readouterr()
+    assert "left out: vllm-vanilla" in told.err
+    assert "did not answer within 0.2 s" in told.err
+    assert "vllm-vanilla" not in told.out
+    assert [process.returncode for process in started] == [-9]
 
 
 def test_several_texts_at_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
