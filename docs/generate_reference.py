@@ -27,7 +27,7 @@ from joulewise.plan import Exclusion, Plan, Pollution, SamplingSpec, Stop, Targe
 from joulewise.reasoning import REASONINGS
 from joulewise.records import Check, EnergyRecord, GenerationRecord, ReadingRecord, Trial
 from joulewise.table import SCHEMA
-from joulewise.tasks import GROUPS, OPTIONS, TASKS
+from joulewise.tasks import GROUPS, LM_EVAL, OPTIONS, TASKS, options_of
 from joulewise.tasks.custom import CustomTask
 
 FOLDER = Path(__file__).parent / "reference"
@@ -117,6 +117,7 @@ def tasks_page() -> str:
     for name, model in OPTIONS.items():
         if model.model_fields:
             lines += _model(f"Options of {name}", model)
+    lines += _model("Options of tasks of lm-eval", options_of(LM_EVAL))
     return "\n".join([*lines, *_model("The YAML file of a custom task", CustomTask)])
 
 

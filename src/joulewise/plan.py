@@ -61,10 +61,21 @@ def _is_custom(task: str) -> bool:
     return task.endswith((".yaml", ".yml"))
 
 
+def _named(task: Any) -> Any:
+    if isinstance(task, str):
+        return {"name": task}
+    if isinstance(task, dict) and isinstance(inner := task.get("lm_eval"), str) and "name" not in task:
+        return {"name": f"lm_eval:{inner}"} | {key: value for key, value in task.items() if key != "lm_eval"}
+    return task
+
+
 def _task_label(spec: dict[str, Any]) -> str:
+    from joulewise.tasks import LM_EVAL, harness_label
     from joulewise.tasks.custom import CustomTask
 
     name: str = spec["name"]
+    if name.startswith(LM_EVAL):
+        return harness_label(name)
     if not _is_custom(name):
         return name
     path = Path(name)
@@ -75,7 +86,8 @@ class TaskSpec(PlanPart):
     """One task of the grid.
 
     Args:
-        name: a task's name (docs/tasks.md lists them) or a custom task's YAML file, relative to the plan.
+        name: a task's name (docs/tasks.md lists them), a custom task's YAML file, relative to the plan, or ``lm_eval:``
+            and the name or YAML file of a task of lm-eval.
         label: its name in tables; if left out, the task's own.
         questions: a random sample of so many questions; all if left out. The sample of a smaller number is contained in
             that of a larger one.
@@ -93,7 +105,7 @@ class TaskSpec(PlanPart):
     @classmethod
     def _exists(cls, name: str, info: ValidationInfo) -> str:
         """In a plan file: take a custom task's path relative to it, and make sure that the task is there."""
-        from joulewise.tasks import GROUPS, unknown_task
+        from joulewise.tasks import GROUPS, LM_EVAL, unknown_task
 
         if not info.context:
             return name
@@ -101,20 +113,21 @@ class TaskSpec(PlanPart):
             if name not in GROUPS and (fault := unknown_task(name)):
                 raise ValueError(fault)
             return name
-        path = (info.context["folder"] / name).resolve()
+        prefix = LM_EVAL if name.startswith(LM_EVAL) else ""
+        path = (info.context["folder"] / name.removeprefix(prefix)).resolve()
         if not path.is_file():
-            raise ValueError(f"no file {path}; a custom task is named by its YAML file, relative to the plan")
-        return str(path)
+            raise ValueError(f"no file {path}; a task of one's own is named by its YAML file, relative to the plan")
+        return f"{prefix}{path}"
 
     @field_validator("options")
     @classmethod
     def _known(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         """In a plan file: make sure that the task has these options."""
-        from joulewise.tasks import OPTIONS
-        from joulewise.tasks.rows import TaskOptions, option_fault
+        from joulewise.tasks import options_of
+        from joulewise.tasks.rows import option_fault
 
         name = info.data.get("name")
-        if info.context and name is not None and (fault := option_fault(OPTIONS.get(name, TaskOptions), options)):
+        if info.context and name is not None and (fault := option_fault(options_of(name), options)):
             raise FaultAt(*fault)
         return options
 
@@ -260,10 +273,10 @@ class Plan(PlanPart):
     @field_validator("tasks", mode="before")
     @classmethod
     def _bare_names(cls, value: Any) -> Any:
-        """Let a bare name stand for ``{name: ...}``."""
+        """Let a bare name stand for ``{name: ...}``, and ``{lm_eval: gsm8k}`` for ``{name: lm_eval:gsm8k}``."""
         if not isinstance(value, (list, tuple)):
             return value
-        return [{"name": item} if isinstance(item, str) else item for item in value]
+        return [_named(item) for item in value]
 
     @field_validator("tasks")
     @classmethod

@@ -9,6 +9,8 @@ from joulewise.errors import UserError
 from joulewise.tasks.cnn_dm import open_cnn_dm
 from joulewise.tasks.custom import open_custom
 from joulewise.tasks.gsm8k import Gsm8kOptions, open_gsm8k
+from joulewise.tasks.harness import PREFIX as LM_EVAL
+from joulewise.tasks.harness import LmEvalOptions, harness_label, open_harness
 from joulewise.tasks.humaneval import open_humaneval
 from joulewise.tasks.mmlu import MmluOptions, open_mmlu
 from joulewise.tasks.mt_bench import MtBenchOptions, open_mt_bench
@@ -50,9 +52,14 @@ def task_names() -> list[str]:
     return list(TASKS)
 
 
+def options_of(name: str) -> type[TaskOptions]:
+    """The options of a task, by its name in a plan."""
+    return LmEvalOptions if name.startswith(LM_EVAL) else OPTIONS.get(name, TaskOptions)
+
+
 def unknown_task(name: str) -> str | None:
-    """Why ``name`` is no shipped task, with the nearest that is; None if it is one."""
-    if name in TASKS:
+    """Why ``name`` is neither a shipped task nor one of lm-eval, with the nearest that is; None if it is one."""
+    if name in TASKS or name.startswith(LM_EVAL):
         return None
     return f"unknown task '{name}'{suggest(name, [*TASKS, *GROUPS])} (a custom task is named by its .yaml file)"
 
@@ -66,7 +73,8 @@ def open_task(
     """Open a task: read and check its questions.
 
     Args:
-        name_or_path: a shipped task's name, or the YAML file (``.yaml`` or ``.yml``) of a custom one.
+        name_or_path: a shipped task's name, the YAML file (``.yaml`` or ``.yml``) of a custom one, or ``lm_eval:`` and
+            the name or YAML file of a task of lm-eval.
         data_dir: the folder with third-party data files; None takes the one that the environment variable
             ``JOULEWISE_DATA`` names, or, without it, the hub.
         options: the task's own options.
@@ -77,6 +85,8 @@ def open_task(
         EnvironmentFault: a package is not installed, or a hub's data set cannot be fetched.
     """
     context = TaskContext(data_dir, options or {}, skip_bad)
+    if name_or_path.startswith(LM_EVAL):
+        return open_harness(name_or_path, context)
     if name_or_path.endswith((".yaml", ".yml")):
         if options:
             raise UserError(f"task {name_or_path}: a custom task has no options; its YAML file says everything")
@@ -94,13 +104,16 @@ def open_task(
 __all__ = [
     "GROUPS",
     "JUDGED",
+    "LM_EVAL",
     "OPTIONS",
     "TASKS",
     "Question",
     "Score",
     "Task",
     "TaskContext",
+    "harness_label",
     "open_task",
+    "options_of",
     "task_names",
     "unknown_task",
 ]

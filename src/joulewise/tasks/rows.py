@@ -238,7 +238,7 @@ def _hub_rows(task: str, file_name: str, hub: HubDataset) -> Rows:
         ) from error
     fault = hub_out_of_reach()
     try:
-        with _offline() if fault else nullcontext():
+        with offline() if fault else nullcontext():
             data = datasets.load_dataset(hub.repository, hub.config, split=hub.split)
     except (OSError, ValueError, DatasetsError) as error:
         reason = fault or (str(error) or type(error).__name__).splitlines()[0]
@@ -267,8 +267,8 @@ def hub_out_of_reach() -> str | None:
 
 
 @contextmanager
-def _offline() -> Iterator[None]:
-    """Let ``datasets`` look into its cache alone."""
+def offline() -> Iterator[None]:
+    """Let ``datasets`` look into its cache alone meanwhile."""
     import datasets
     from huggingface_hub import constants
 
