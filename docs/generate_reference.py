@@ -25,7 +25,7 @@ from joulewise.engines.spec import NativeSpec, TransformersSpec
 from joulewise.judge.record import Call, Judgement
 from joulewise.plan import Exclusion, Plan, Pollution, SamplingSpec, Stop, Target, TaskSpec
 from joulewise.reasoning import REASONINGS
-from joulewise.records import Check, EnergyRecord, GenerationRecord, ReadingRecord, Trial
+from joulewise.records import Check, EnergyRecord, GenerationRecord, ProbeRecord, ReadingRecord, Trial
 from joulewise.table import SCHEMA
 from joulewise.tasks import GROUPS, LM_EVAL, OPTIONS, TASKS, options_of
 from joulewise.tasks.custom import CustomTask
@@ -130,7 +130,7 @@ def run_folder_page() -> str:
     lines += [inspect.cleandoc(_constant_doc(joulewise.table, "SCHEMA")), "", "| column | type |", "| --- | --- |"]
     lines += [f"| `{column.name}` | {column.type} |" for column in SCHEMA]
     lines += ["", "## Lines of the ledger", "", _paragraphs(parse_docstring(inspect.getmodule(Trial)).summary), ""]
-    for model in (Trial, Check, GenerationRecord, EnergyRecord, ReadingRecord):
+    for model in (Trial, Check, GenerationRecord, EnergyRecord, ReadingRecord, ProbeRecord):
         lines += _model(model.__name__, model, level=3)
     lines += ["## Lines of judgements.jsonl", ""]
     for model in (Judgement, Call):

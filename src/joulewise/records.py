@@ -148,6 +148,30 @@ class GenerationRecord(Record):
         )
 
 
+class ProbeRecord(Record):
+    """What a Trial's thought would have answered, had it been cut off; found out after the Trial's window.
+
+    Args:
+        tokens: after so many.
+        score, correct, extracted, score_note: as in ``Trial``; None where ``error`` is not.
+        energy: the Trial's joules up to that token by the meter's timeline, which the closing is not in unless the
+            thought had ended before; None where the engine or the timeline does not tell them.
+        closing: the request that got the answer out of the thought; None where it was stated.
+        closing_energy: what that drew.
+        error: why it could not be found out.
+    """
+
+    tokens: Tokens
+    score: float | None = None
+    correct: bool | None = None
+    extracted: str | None = None
+    score_note: str | None = None
+    energy: tuple[EnergyRecord, ...] | None = None
+    closing: GenerationRecord | None = None
+    closing_energy: tuple[EnergyRecord, ...] | None = None
+    error: str | None = None
+
+
 class Trial(Record):
     """One question answered once in one cell: the ledger's row.
 
@@ -166,6 +190,7 @@ class Trial(Record):
         ratings: what each sample was rated, where the best one was taken, None for a sample without a rating; None
             itself for other reasonings.
         note: what a reader must know of how the answer came about, such as joules that are not in it.
+        probes: what a budget's thought would have answered earlier; their joules are not this Trial's.
         score_note: how the answer failed, where the scorer can say so ("timed out").
         other_cpu_cores: cores' worth of CPU time that other processes used meanwhile; None if not known.
         polluted: whether that was above the plan's limit.
@@ -206,6 +231,7 @@ class Trial(Record):
     votes: tuple[str | None, ...] | None = None
     ratings: tuple[float | None, ...] | None = None
     note: str | None = None
+    probes: tuple[ProbeRecord, ...] = ()
     other_cpu_cores: float | None = None
     polluted: bool = False
     running: Annotated[int, Field(ge=1)] | None = None

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +24,7 @@ from joulewise.errors import ChoiceError, ContextLengthError, JoulewiseError, Us
 from joulewise.ledger import IDLE, SKIPPED, RunFolder, read_json
 from joulewise.plan import Plan
 from joulewise.pollution import cpu_use, other_cores
+from joulewise.probing import probe_all
 from joulewise.reasoning import Answer
 from joulewise.records import NET_POLICY, Check, EnergyRecord, GenerationRecord, ReadingRecord, Trial
 from joulewise.schedule import (
@@ -390,6 +392,15 @@ class _Session:
                 "note": answer.note,
                 "metric": score.metric,
                 "score_note": score.note,
+                "probes": probe_all(
+                    answer,
+                    window.start_s,
+                    self._ask(engine, job),
+                    self.meter,
+                    partial(task.score, question),
+                    lambda closing: GenerationRecord.of(closing, token_hash(closing), keep_text),
+                    lambda extracted: extracted if may_be_kept([extracted]) else None,
+                ),
             }
         )
 
@@ -409,7 +420,11 @@ class _Session:
         """Answer the question of a job: the work that is measured."""
         cell = job.cell
         asked = self.questions[cell.task.label][0].asked(job.question)
-        return cell.reasoning.answer(asked, self._template(job), CellAsk(engine, cell.decoding, asked.continuations))
+        return cell.reasoning.answer(asked, self._template(job), self._ask(engine, job))
+
+    def _ask(self, engine: Engine, job: Job) -> CellAsk:
+        asked = self.questions[job.cell.task.label][0].asked(job.question)
+        return CellAsk(engine, job.cell.decoding, asked.continuations)
 
     def _template(self, job: Job) -> Request:
         """What all requests of a job have in common."""

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
+from pydantic import ValidationError
 
-from joulewise.engines.engine import Generation, Message, Request
-from joulewise.reasoning import Asked, Budget, Cot, Direct, FewShot, Reasoning, Vote
+from joulewise.engines.engine import Cut, Generation, Message, Request
+from joulewise.reasoning import Asked, Budget, Cot, Direct, FewShot, Probe, Reasoning, Vote
 from joulewise.reasoning.reasoning import Answer, without_thinking
 from joulewise.tasks.math_answer import extract_math, stated_math
 
@@ -165,6 +166,78 @@ def test_a_block_that_the_template_opened_is_closed_too() -> None:
     answer = reasoning.answer(COUNTED, reasoning.settings(SHORT), ask)  # what is said inside the block is no answer
     assert asked[1].messages[-1].content == "The answer is 9, or is it\n</think>\n\nThe answer is"
     assert answer.text == "Answer: 7"
+
+
+class Cutting:
+    """Writes a text of one token a character, and answers what is closed with what it has for that."""
+
+    def __init__(self, thought: str, closings: dict[str, str], opened: bool = False) -> None:
+        self.thought, self.closings, self.opened = thought, closings, opened
+        self.asked: list[Request] = []
+
+    def __call__(self, request: Request) -> Generation:
+        self.asked.append(request)
+        last = request.messages[-1]
+        if last.role == "assistant":
+            return Generation(self.closings[last.content], (1, 2), 9, "eos", 10.0, 11.0)
+        text = self.thought[: request.max_new_tokens]
+        cuts = tuple(Cut(k, text[:k], float(k)) for k in request.cuts if k < len(text))
+        return Generation(text, tuple(map(ord, text)), 3, "eos", 0.0, 9.0, thinking_open=self.opened, cuts=cuts)
+
+
+def probed(ask: Cutting, template: Request = SHORT, **more: object) -> tuple[Answer, list[Probe]]:
+    reasoning = Budget.model_validate({"tokens": 40, "probes": [4, 12, 30]} | more)
+    answer = reasoning.answer(COUNTED, reasoning.settings(template), ask)
+    before = len(ask.asked)
+    assert before == len(answer.requests)
+    return answer, [probe(ask) for _, probe in answer.probes]
+
+
+def test_a_budget_is_probed_in_one_pass() -> None:
+    ask = Cutting(
+        "Hm. 3 and The answer is 7. Or 8, or 9", {"Hm.\n\nThe answer is": " 5", "Hm. 3 and Th\n\nThe answer is": "?"}
+    )
+    answer, probes = probed(ask)
+    assert (answer.text, len(answer.generations)) == ("Answer: 7", 1)
+    assert [(p.tokens, p.text, p.time_s, p.closing is None) for p in probes] == [
+        (4, "Answer: 5", 4.0, False),
+        (12, "", 12.0, False),
+        (30, "Answer: 7", 30.0, True),  # it has been stated by then
+    ]
+    # What is probed is what a budget of so many tokens answers.
+    for tokens, probe in zip((4, 12, 30), probes, strict=True):
+        alone = Budget(tokens=tokens)
+        assert alone.answer(COUNTED, alone.settings(SHORT), ask).text == probe.text
+
+
+def test_a_thought_that_ended_before_is_what_it_was() -> None:
+    ask = Cutting("Hm. 3", {"Hm.\n\nThe answer is": " 5", "Hm. 3\n\nThe answer is": " 6"})
+    answer, probes = probed(ask)
+    assert (answer.text, len(answer.generations)) == ("Answer: 6", 2)
+    assert [(p.tokens, p.text, p.time_s, p.closing is None) for p in probes] == [
+        (4, "Answer: 5", 4.0, False),
+        (12, "Answer: 6", 11.0, True),
+        (30, "Answer: 6", 11.0, True),
+    ]
+
+
+def test_a_probe_closes_a_block_too() -> None:
+    closed = "4 a\n</think>\n\nThe answer is"
+    answer, (probe,) = probed(Cutting("4 a</think>The answer is 7", {closed: " 4"}, opened=True), probes=[3])
+    assert (answer.text, probe.text) == ("Answer: 7", "Answer: 4")
+
+
+def test_a_fixed_length_is_not_probed() -> None:
+    answer, probes = probed(Cutting("Hm", {}), Request((), 16, ignore_eos=True))
+    assert (answer.requests[0].cuts, probes) == ((), [])
+
+
+@pytest.mark.parametrize("probes", [[0], [8, 4], [4, 4], [64], [4, 99]])
+def test_probes_that_cannot_be_are_refused(probes: list[int]) -> None:
+    with pytest.raises(ValidationError, match="probes"):
+        Budget.model_validate({"tokens": 64, "probes": probes})
+    with pytest.raises(ValidationError, match="samples are not probed"):
+        Vote.model_validate({"of": {"kind": "budget", "probes": [4]}})
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import scripted_engine
 from joulewise.decoding import Decoding
 from joulewise.energy.meter import Meter
-from joulewise.engines.engine import THINKING_SWITCH, Generation, Message, Request
+from joulewise.engines.engine import THINKING_SWITCH, Cut, Generation, Message, Request
 from joulewise.errors import ChoiceError, UserError
 from joulewise.ledger import load, read_ledger
 from joulewise.plan import load_plan
@@ -238,3 +238,48 @@ def test_thinking_that_a_model_cannot_be_told_to_is_refused(
         scripted_engine.ScriptedEngine, "load", lambda *args: replace(load_it(*args), notes=(THINKING_SWITCH,))
     )
     assert run(plan, tmp_path / "again", meter=meter).failed == 0
+
+
+def test_a_probe_s_joules_are_not_the_budget_s(tmp_path: Path, meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
+    generate = scripted_engine.ScriptedEngine.generate
+
+    def cut(engine: object, request: Request, decoding: Decoding) -> Generation:
+        made = generate(engine, request, decoding)
+        if request.messages[-1].role == "assistant":
+            return replace(made, text="1" if "half" in request.messages[-1].content else "2")
+        return replace(made, text="answer: 3", cuts=(Cut(2, "half", made.end_s), Cut(4, "answer: 2", None)))
+
+    monkeypatch.setattr(scripted_engine.ScriptedEngine, "generate", cut)
+    budget = {"kind": "budget", "tokens": 8, "probes": [2, 4, 6]}
+    plan = make_plan(stepwise_task(tmp_path, ["a"]), reasonings=[budget], decodings=["vanilla"])
+    (trial,) = read_ledger(run(plan, tmp_path / "run", meter=meter).folder / "ledger.jsonl").trials
+    assert (trial.reasoning, trial.extracted, len(trial.generations)) == ("budget-8", "3", 1)
+    half, stated, ended = trial.probes
+    assert [(p.tokens, p.extracted, p.correct) for p in trial.probes] == [
+        (2, "1", True),
+        (4, "2", False),
+        (6, "3", False),
+    ]
+    assert half.closing is not None
+    assert half.closing.start_s >= trial.end_s
+    assert {e.component for e in half.closing_energy or ()} == {e.component for e in trial.energy}
+    assert half.energy is not None
+    assert (stated.closing, stated.closing_energy, stated.energy) == (None, None, None)
+    assert (ended.closing, ended.energy is None) == (None, False)
+    assert trial.window().duration_s == trial.end_s - trial.start_s
+
+
+def test_a_probe_that_does_not_fit_fails_alone(tmp_path: Path, meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
+    generate = scripted_engine.ScriptedEngine.generate
+
+    def cut(engine: object, request: Request, decoding: Decoding) -> Generation:
+        made = generate(engine, request, decoding)
+        return replace(made, text="answer: 3", cuts=tuple(Cut(k, "OVERLONG", None) for k in request.cuts))
+
+    monkeypatch.setattr(scripted_engine.ScriptedEngine, "generate", cut)
+    budget = {"kind": "budget", "tokens": 8, "probes": [2]}
+    plan = make_plan(stepwise_task(tmp_path, ["a"]), reasonings=[budget], decodings=["vanilla"])
+    (trial,) = read_ledger(run(plan, tmp_path / "run", meter=meter).folder / "ledger.jsonl").trials
+    (probe,) = trial.probes
+    assert (trial.status, trial.extracted, probe.correct) == ("ok", "3", None)
+    assert "do not fit the context" in (probe.error or "")

@@ -52,6 +52,7 @@ class Request:
         sampling: greedy by default.
         seed: for sampling; has no effect on greedy decoding.
         log_probability: whether the output's log-probability is asked for.
+        cuts: after how many output tokens the text so far is to be told, rising.
         thinking: sets the switch that a model's chat template has for its own ``<think>`` block; None leaves it as the
             template has it. A model without such a switch takes no notice.
     """
@@ -63,6 +64,7 @@ class Request:
     seed: int = 0
     log_probability: bool = False
     thinking: bool | None = None
+    cuts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,21 @@ class Round:
 
     drafted: int
     accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """An output as it was after some of its tokens.
+
+    Args:
+        tokens: how many.
+        text: their text.
+        time_s: when they were there, monotonic seconds; None where the engine does not see it.
+    """
+
+    tokens: int
+    text: str
+    time_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +115,7 @@ class Generation:
         log_probability: natural logarithm of the output's probability under the model, at a temperature of 1 and over
             the whole vocabulary, however its tokens were drawn; the end token counts too. None where not asked for.
         thinking_open: whether the prompt ended inside a ``<think>`` block, which the output goes on with.
+        cuts: those that the Request asked for and that lie before the output's end.
     """
 
     text: str
@@ -113,6 +131,7 @@ class Generation:
     log_probabilities: tuple[float, ...] | None = None
     log_probability: float | None = None
     thinking_open: bool = False
+    cuts: tuple[Cut, ...] = ()
 
     @property
     def output_tokens(self) -> int:

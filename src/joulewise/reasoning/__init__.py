@@ -5,7 +5,7 @@ from joulewise.reasoning.budget import Budget
 from joulewise.reasoning.cot import Cot
 from joulewise.reasoning.direct import Direct
 from joulewise.reasoning.few_shot import FewShot
-from joulewise.reasoning.reasoning import Answer, Ask, Asked, Reasoning
+from joulewise.reasoning.reasoning import Answer, Ask, Asked, Probe, Reasoning
 from joulewise.reasoning.vote import Vote
 
 REASONINGS: dict[str, type[Reasoning]] = {
@@ -18,4 +18,17 @@ REASONINGS: dict[str, type[Reasoning]] = {
 }
 """The registry: ``kind`` in a plan -> the spec's class. A new reasoning is one file and one line here."""
 
-__all__ = ["REASONINGS", "Answer", "Ask", "Asked", "BestOf", "Budget", "Cot", "Direct", "FewShot", "Reasoning", "Vote"]
+__all__ = [
+    "REASONINGS",
+    "Answer",
+    "Ask",
+    "Asked",
+    "BestOf",
+    "Budget",
+    "Cot",
+    "Direct",
+    "FewShot",
+    "Probe",
+    "Reasoning",
+    "Vote",
+]

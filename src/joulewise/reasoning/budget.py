@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from functools import partial
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from joulewise.engines.engine import Message, Request
+from joulewise.engines.engine import Generation, Message, Request
 from joulewise.reasoning.cot import label_of_thinking
-from joulewise.reasoning.reasoning import Answer, Asked, Thinking, Thought, still_thinking, without_thinking
+from joulewise.reasoning.reasoning import Answer, Ask, Asked, Probe, Thinking, Thought, still_thinking, without_thinking
 
 CLOSE = "The answer is"
 """Behind the steps, for the model to go on from; as in the second prompt of Kojima et al., 2022 (arXiv 2205.11916)."""
@@ -22,12 +23,21 @@ class Budget(Thought):
         tokens: at most so many output tokens for the steps.
         answer_tokens: at most so many more for an answer that the steps did not state.
         thinking: as for ``cot``.
+        probes: after how many tokens of the steps it is also found out what budgets of so many would have answered.
+            That is done when all is measured, so no joules of it are in the figures of this one.
     """
 
     kind: Literal["budget"] = "budget"
     tokens: int = Field(256, ge=1)
     answer_tokens: int = Field(16, ge=1)
     thinking: bool | None = None
+    probes: tuple[Annotated[int, Field(ge=1)], ...] = ()
+
+    @model_validator(mode="after")
+    def _probes_before_the_end(self) -> Budget:
+        if list(self.probes) != sorted({*self.probes}) or any(tokens >= self.tokens for tokens in self.probes):
+            raise ValueError(f"'probes' must rise, and stay below 'tokens' ({self.tokens})")
+        return self
 
     @property
     def label(self) -> str:
@@ -53,15 +63,36 @@ class Budget(Thought):
     def think(self, asked: Asked, template: Request) -> Thinking:
         assert asked.stepwise is not None
         thinking = replace(template, messages=asked.stepwise)
-        steps = yield thinking
+        if template.ignore_eos:
+            steps = yield thinking
+            return Answer(asked.stated(without_thinking(steps)), (thinking,), (steps,))
+        thinking = replace(thinking, cuts=self.probes)
+        answer = yield from self._conclude(asked, thinking, (yield thinking))
+        return replace(answer, probes=tuple((k, partial(self._probe, asked, answer, k)) for k in self.probes))
+
+    def _conclude(self, asked: Asked, thinking: Request, steps: Generation) -> Thinking:
+        """The answer that steps state, or else are made to state by one further request."""
+        assert asked.stepwise is not None
         stated = asked.stated(without_thinking(steps))
-        if stated or template.ignore_eos:
+        if stated:
             return Answer(stated, (thinking,), (steps,))
         end = "\n</think>" if still_thinking(steps) else ""
         begun = Message("assistant", f"{steps.text.rstrip()}{end}\n\n{CLOSE}")
-        closing = replace(thinking, messages=(*asked.stepwise, begun), max_new_tokens=self.answer_tokens)
+        closing = replace(thinking, messages=(*asked.stepwise, begun), max_new_tokens=self.answer_tokens, cuts=())
         last = yield closing
         return Answer(asked.stated(f"{CLOSE}{_apart(last.text)}"), (thinking, closing), (steps, last))
+
+    def _probe(self, asked: Asked, answer: Answer, tokens: int, ask: Ask) -> Probe:
+        thinking, steps = answer.requests[0], answer.generations[0]
+        cut = next((cut for cut in steps.cuts if cut.tokens == tokens), None)
+        if cut is None:  # it came to its end before
+            return Probe(tokens, answer.text, None, answer.generations[-1].end_s)
+        conclusion = self._conclude(asked, thinking, replace(steps, text=cut.text))
+        try:
+            conclusion.send(ask(next(conclusion)))
+        except StopIteration as end:
+            made: Answer = end.value
+        return Probe(tokens, made.text, made.generations[1] if len(made.generations) > 1 else None, cut.time_s)
 
 
 def _apart(text: str) -> str:

@@ -59,6 +59,23 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """What a thought would have answered, had it been cut off.
+
+    Args:
+        tokens: after so many.
+        text: the text that is scored.
+        closing: what the answer was got by, where the thought so far had not stated it.
+        time_s: when the thought had so many tokens, monotonic seconds; None where that is not known.
+    """
+
+    tokens: int
+    text: str
+    closing: Generation | None
+    time_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """What a reasoning made of a question.
 
@@ -69,6 +86,8 @@ class Answer:
         votes: what was extracted from each sample, where they were counted; None for a sample without an answer.
         ratings: what each sample was rated, where the best one was taken; None for a sample without a rating.
         note: what a reader must know of how the answer came about.
+        probes: after so many tokens, and what finds out, by requests of its own, what would have been answered then:
+            to be called when all is measured.
     """
 
     text: str
@@ -77,6 +96,7 @@ class Answer:
     votes: tuple[str | None, ...] | None = None
     ratings: tuple[float | None, ...] | None = None
     note: str | None = None
+    probes: tuple[tuple[int, Callable[[Ask], Probe]], ...] = ()
 
 
 class Reasoning(BaseModel, ABC):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_validator
 
 from joulewise.engines.engine import Request
 from joulewise.reasoning.budget import Budget
@@ -39,6 +39,13 @@ class Sampled(Reasoning):
     ] = Direct()
     temperature: float = Field(0.7, gt=0.0, allow_inf_nan=False)
     batched: bool = False
+
+    @field_validator("of")
+    @classmethod
+    def _not_probed(cls, of: Reasoning) -> Reasoning:
+        if isinstance(of, Budget) and of.probes:
+            raise ValueError("samples are not probed; leave 'probes' out")
+        return of
 
     def label_of(self, *first: str) -> str:
         """These parts, and what is not as usual of the samples."""

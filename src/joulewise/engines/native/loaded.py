@@ -11,7 +11,7 @@ import torch
 
 from joulewise.decoding import Medusa, Vanilla
 from joulewise.decoding.spec import Decoding
-from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Request, Sampling
+from joulewise.engines.engine import Cut, EngineInfo, Generation, LosslessCheck, Request, Sampling
 from joulewise.engines.native.accept import Chooser, Lot, Rule, match, typical
 from joulewise.engines.native.check import as_step, reader
 from joulewise.engines.native.checkpoints import Family
@@ -154,9 +154,10 @@ class LoadedEngine:
         except torch.OutOfMemoryError as error:
             raise out_of_memory(f"{len(requests)} texts of {loaded.name} ({decoding.label})", str(device)) from error
         end_s = time.monotonic()
+        phases_s = None  # those of the batch are not a text's
         return tuple(
-            _generation(loaded, decoding, prompt, one, text, (start_s, end_s), None)  # phases are the batch's
-            for text, one, prompt in zip(texts, together, prompts, strict=True)
+            _generation(loaded, decoding, request.cuts, prompt, one, text, (start_s, end_s), phases_s)
+            for request, text, one, prompt in zip(requests, texts, together, prompts, strict=True)
         )
 
     def compare(self, request: Request, continuations: Sequence[str]) -> Generation:
@@ -211,7 +212,7 @@ class LoadedEngine:
         phases_s = dict(decoded.phases_s)
         # What the loop did not see: the prompt's tokens and the output's text.
         phases_s["host"] = phases_s.get("host", 0.0) + max(end_s - start_s - sum(phases_s.values()), 0.0)
-        return _generation(loaded, decoding, prompt, decoded, text, (start_s, end_s), phases_s)
+        return _generation(loaded, decoding, request.cuts, prompt, decoded, text, (start_s, end_s), phases_s)
 
     def _decode(
         self,
@@ -286,6 +287,7 @@ def _require_one_scale(loaded: Loaded, prompt: int, new: int) -> None:
 def _generation(
     loaded: Loaded,
     decoding: Decoding,
+    cuts: Sequence[int],
     prompt: torch.Tensor,
     decoded: Decoded,
     text: str,
@@ -293,6 +295,7 @@ def _generation(
     phases_s: dict[str, float] | None,
 ) -> Generation:
     start_s, end_s = between_s
+    tokenizer, tokens = loaded.tokenizer, decoded.tokens
     return Generation(
         text=text,
         token_ids=decoded.tokens,
@@ -306,6 +309,11 @@ def _generation(
         phases_s=phases_s,
         log_probability=decoded.log_probability,
         thinking_open=thinking_open(loaded, prompt),
+        cuts=tuple(
+            Cut(k, tokenizer.decode(tokens[:k], skip_special_tokens=True), next(t for n, t in decoded.seen if n >= k))
+            for k in cuts
+            if k < len(tokens)
+        ),
     )
 
 

@@ -30,6 +30,7 @@ class Decoded:
         first_token_s: when the first token was there, monotonic seconds.
         phases_s: seconds by phase.
         log_probability: of the tokens, under the target; None where it was not asked for.
+        seen: how many tokens there were after each round, and when the host saw them, monotonic seconds.
     """
 
     tokens: tuple[int, ...]
@@ -39,6 +40,7 @@ class Decoded:
     first_token_s: float
     phases_s: dict[str, float]
     log_probability: float | None = None
+    seen: tuple[tuple[int, float], ...] = ()
 
 
 def decode(
@@ -81,6 +83,7 @@ def decode(
         watch.mark("draft_prefill")
 
     rounds: list[Round] = []
+    times = [(1, first_token_s)]
     length = len(prompt)
     wasted = 0
     while len(output) < limit and output[-1] not in ends:
@@ -109,6 +112,7 @@ def decode(
         emitted = tokens[:accepted] + tokens[-1:]
         kept = until_the_end(emitted, limit - len(output), ends)
         output += emitted[:kept]
+        times.append((len(output), time.monotonic()))
         if rated:
             likely.append(log_probabilities(logits[way[:kept]], torch.tensor(emitted[:kept], device=model.device)))
         wasted += len(emitted) - kept
@@ -126,7 +130,10 @@ def decode(
 
     finish: FinishReason = "eos" if output[-1] in ends else "length"
     log_probability = float(torch.cat(likely).sum()) if rated else None
-    return Decoded(tuple(output), tuple(rounds), wasted, finish, first_token_s, watch.seconds(), log_probability)
+    phases_s = watch.seconds()
+    return Decoded(
+        tuple(output), tuple(rounds), wasted, finish, first_token_s, phases_s, log_probability, tuple(times)
+    )
 
 
 def log_probabilities(logits: Tensor, tokens: Tensor) -> Tensor:

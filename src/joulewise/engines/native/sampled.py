@@ -46,6 +46,7 @@ def sample_together(
     likely = [log_probabilities(logits, drawn)] if rated else []
     outputs = [[token] for token in drawn.tolist()]
     first_token_s = time.monotonic()
+    seen = [[(1, first_token_s)] for _ in prompts]
     watch.mark("prefill")
 
     def open_(row: int) -> bool:
@@ -65,6 +66,7 @@ def sample_together(
         for row, token in enumerate(drawn.tolist()):  # the step's one wait
             if open_(row):
                 outputs[row].append(token)
+                seen[row].append((len(outputs[row]), time.monotonic()))
         watch.mark("accept")
 
     each_likely = torch.stack(likely, dim=1) if rated else None
@@ -78,6 +80,7 @@ def sample_together(
             first_token_s,
             dict(phases_s),
             None if each_likely is None else float(each_likely[row, : len(output)].sum()),
+            tuple(seen[row]),
         )
         for row, output in enumerate(outputs)
     )

@@ -183,6 +183,7 @@ def decode_together(
     starts = [len(prompt) for prompt in prompts]
     rounds: list[list[Round]] = [[] for _ in prompts]
     wasted = [0] * len(prompts)
+    seen = [[(1, first_token_s)] for _ in prompts]
 
     def left(row: int) -> int:
         """Output tokens that are still to come; 0 for a text that is done."""
@@ -235,6 +236,7 @@ def decode_together(
             taken = until_the_end(emitted, room, ends)
             texts[row] += emitted[:taken]
             wasted[row] += len(emitted) - taken
+            seen[row].append((len(texts[row]) - starts[row], time.monotonic()))
             rounds[row].append(Round(counts[row], min(kept, taken)))
         chains.observe(counts, accepted)
         if not flight:
@@ -249,8 +251,9 @@ def decode_together(
             "eos" if text[-1] in ends else "length",
             first_token_s,
             dict(phases_s),
+            seen=tuple(when),
         )
-        for text, start, its, waste in zip(texts, starts, rounds, wasted, strict=True)
+        for text, start, its, waste, when in zip(texts, starts, rounds, wasted, seen, strict=True)
     )
 
 

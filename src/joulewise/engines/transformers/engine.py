@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulewise.decoding import CoGA, DyGA, PromptLookup, Vanilla
 from joulewise.decoding.spec import Decoding
-from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Request, Sampling
+from joulewise.engines.engine import Cut, EngineInfo, Generation, LosslessCheck, Request, Sampling
 from joulewise.engines.spec import TransformersSpec
 from joulewise.engines.together import require_one_rule
 from joulewise.engines.transformers.info import draft_fault, draft_name, engine_info
@@ -153,6 +153,7 @@ class TransformersEngine:
             phases_s=watch.seconds(within_s=end_s - start_s),
             log_probability=_log_probability(made.logits, new[:length]) if request.log_probability else None,
             thinking_open=thinking_open(target, prompt),
+            cuts=_cuts(target, request.cuts, new[:length]),
         )
         return generation, proposals
 
@@ -232,8 +233,8 @@ class TransformersEngine:
         end_s = time.monotonic()
         ends = () if requests[0].ignore_eos else target.eos_token_ids
         made = []
-        for row, (prompt, limit, sequence) in enumerate(zip(prompts, limits, sequences, strict=True)):
-            new = sequence[1 if target.encoder_decoder else ids.shape[1] :][:limit]
+        for row, (request, prompt, sequence) in enumerate(zip(requests, prompts, sequences, strict=True)):
+            new = sequence[1 if target.encoder_decoder else ids.shape[1] :][: request.max_new_tokens]
             new = new[: next((i + 1 for i, token in enumerate(new) if token in ends), len(new))]
             with quiet():
                 text = target.tokenizer.decode(new, skip_special_tokens=True)
@@ -248,6 +249,7 @@ class TransformersEngine:
                     first_token_s=first_token[0] if first_token else None,
                     log_probability=drawn.log_probability(row, len(new)) if drawn is not None else None,
                     thinking_open=thinking_open(target, prompt),
+                    cuts=_cuts(target, request.cuts, new),
                 )
             )
         return tuple(made)
@@ -303,6 +305,12 @@ class TransformersEngine:
 
         for device in {p.device for p in self._target.model.parameters() if p.device.type == "cuda"}:
             torch.cuda.synchronize(device)
+
+
+def _cuts(target: Loaded, cuts: Sequence[int], tokens: Sequence[int]) -> tuple[Cut, ...]:
+    """As in ``Generation``; the library does not tell when a token was there."""
+    decode = target.tokenizer.decode
+    return tuple(Cut(k, decode(tokens[:k], skip_special_tokens=True), None) for k in cuts if k < len(tokens))
 
 
 def _log_probability(logits: Sequence[Any], tokens: Sequence[int]) -> float:
