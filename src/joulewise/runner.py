@@ -345,6 +345,9 @@ class _Session:
             except (ContextLengthError, ChoiceError) as caught:
                 error = str(caught)
         others = other_cores(cpu_before, cpu_use())
+        # Scored while the counter's next steps come, which the joules wait for. The next window waits for them, too:
+        # without rest between them two windows cannot be told apart (docs/measurement.md, "Rest between windows").
+        score = None if answer is None else task.score(question, answer.text)
         trial = Trial(
             trial_id=job.trial_id,
             cell_id=cell.cell_id,
@@ -370,10 +373,9 @@ class _Session:
             other_cpu_cores=others,
             polluted=others is not None and others > self.plan.pollution.limit_cores,
         )
-        if answer is None:
+        if answer is None or score is None:
             return trial
         self.outputs[job.trial_id] = answer
-        score = task.score(question, answer.text)
         keep_text = not task.third_party or cell.task.name in JUDGED
 
         def may_be_kept(extracted: Iterable[str | None]) -> bool:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,14 @@ from hypothesis import strategies as st
 
 import scripted_engine
 from joulewise import runner
-from joulewise.energy.meter import Meter
+from joulewise.energy.meter import Meter, Window
 from joulewise.engines import ENGINES
 from joulewise.errors import EnvironmentFault, JoulewiseError, UserError
 from joulewise.ledger import load, read_ledger
 from joulewise.records import GenerationRecord
 from joulewise.runner import Progress, run
 from joulewise.schedule import open_tasks, schedule
+from joulewise.tasks.prompt_task import PromptTask
 from scripted_runs import Stop, make_plan, questions_task
 
 pytestmark = pytest.mark.usefixtures("scripted")
@@ -46,6 +48,27 @@ def test_joules_are_the_source_s(tmp_path: Path, meter: Meter) -> None:
         assert row["gpu_energy_j"] == pytest.approx(100.0 * row["duration_s"], rel=0.5, abs=1e-3)
         assert row["total_energy_j"] == pytest.approx(row["gpu_energy_j"] + row["cpu_energy_j"] + row["dram_energy_j"])
         assert row["gpu_provenance"] == row["total_provenance"] == "measured"
+
+
+def test_answers_are_scored_while_the_counter_s_next_steps_come(
+    tmp_path: Path, meter: Meter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outside of the window, and before its joules are asked for: those wait."""
+    seen: list[str] = []
+    score, energy, close = PromptTask.score, vars(Window)["energy"].fget, Window._close
+
+    def told(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def tell(*arguments: Any) -> Any:
+            seen.append(name)
+            return function(*arguments)
+
+        return tell
+
+    monkeypatch.setattr(PromptTask, "score", told("score", score))
+    monkeypatch.setattr(Window, "_close", told("closed", close))
+    monkeypatch.setattr(Window, "energy", property(told("joules", energy)))
+    run(make_plan(questions_task(tmp_path, ["a"])), tmp_path / "run", meter=meter)
+    assert seen == ["closed", "score", "joules"] * 3
 
 
 def _records(result: runner.RunResult) -> list[GenerationRecord]:
