@@ -113,7 +113,18 @@ def open_custom(path: Path, context: TaskContext) -> Task:
 def _questions(spec: CustomTask, path: Path, file: Path, context: TaskContext) -> tuple[Question, ...]:
     rows = read_jsonl(file)
     _check_fields(spec, path, file, rows)
-    return questions(context, rows, lambda row, where, number: _question(spec, row, where, number))
+    known: dict[str, tuple[str, str]] = {}
+
+    def question(row: Row, where: str, number: int) -> Question:
+        made = _question(spec, row, where, number)
+        answer, place = known.setdefault(made.text, (made.reference, where))
+        if SCORERS[spec.scorer].extract is not None and answer != made.reference:
+            raise UserError(
+                f"{where}: asks what {place} asks and has another right answer; leave one, or ask otherwise"
+            )
+        return made
+
+    return questions(context, rows, question)
 
 
 def _examples(spec: CustomTask, path: Path, asked: Sequence[Question], context: TaskContext) -> tuple[Example, ...]:

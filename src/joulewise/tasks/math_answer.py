@@ -6,6 +6,8 @@ import re
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
+from joulewise.tasks.scripts import apart
+
 MAX_LENGTH = 200
 """Longer answers count as none."""
 
@@ -18,6 +20,7 @@ _NUMBER = re.compile(
 _MARK = re.compile(r"\\f?boxed\s*\{|####|\banswer\b[^.\n\d]{0,40}?(?:\bis\b|:|=)\s*:?", re.IGNORECASE)
 _EQUATION = re.compile(rf"\D*(?:{_UNSIGNED})\s*[^\W\d]*\s*(?:[+*/×÷=^-]|x(?=\s*\d))")
 _OPERATOR = re.compile(r"\\[A-Za-z]|[\^√+*/×÷(,-]|\d\s?[xyzn]\b")
+_ALTERNATIVES = re.compile(r";|\bor\b", re.IGNORECASE)
 _WORD = re.compile(r"(?<!\\)\b(?!(?:pi|sqrt|sin|cos|tan|log|ln|exp)\b)[^\W\d_]{2,}")
 _SYMBOL = re.compile(r"[A-Za-z]|pi|\\[a-z]+")
 _UNIT = re.compile(r"\)?\s*(?:%|(?![xyzn]\b)[^\d\\^=+*×÷(,]*)")
@@ -55,6 +58,15 @@ def canonical_reference(reference: str) -> str | None:
     return _value(_clean(reference))
 
 
+def ambiguous_reference(reference: str) -> bool:
+    """Whether a reference names several numbers and is no expression of them: "4 or 5", "12 apples in 3 bags"."""
+    segment = _clean(reference).strip()
+    several = len(_NUMBER.findall(segment)) > 1
+    return several and (
+        _ALTERNATIVES.search(segment) is not None or ("=" not in segment and not _is_expression(segment))
+    )
+
+
 def _marked(clean: str) -> str | None:
     for mark in reversed(list(_MARK.finditer(clean))):
         boxed = mark[0].endswith("{")
@@ -66,6 +78,7 @@ def _marked(clean: str) -> str | None:
 
 def _clean(text: str) -> str:
     """Write minus signs in one way; drop bold marks, LaTeX spacing, currency signs and the like."""
+    text = apart(text)
     text = re.sub(r"−|(?<![^\s(:])–(?=\d)|(?<!\d )\b(?:minus|negative)\s+(?=[$€£¥₹]?\d)", "-", text)
     text = text.replace("**", "").replace("__", "").replace("{,}", ",").replace("\\%", "%").replace("\\$", "$")
     text = re.sub(r"(?<=\d)\\,(?=\d{3})", "", text)

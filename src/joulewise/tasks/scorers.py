@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from joulewise.errors import EnvironmentFault
 from joulewise.tasks import code_answer, sandbox
-from joulewise.tasks.math_answer import canonical_reference, extract_math, stated_math
+from joulewise.tasks.math_answer import ambiguous_reference, canonical_reference, extract_math, stated_math
 from joulewise.tasks.math_equality import equal_in_value
 from joulewise.tasks.own_examples import rate_by_examples
+from joulewise.tasks.scripts import apart
 from joulewise.tasks.task import Question, Score
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _not_found(extracted: str | None) -> str | None:
 _NUMBER = re.compile(r"-?\d+(?:\.\d+|/\d+)?")
 """As ``extract_math`` writes one: a fraction only where its decimals do not end, and then in lowest terms."""
 _STANDALONE = r"(?<![\w'’+#&@/.\-])([A-D])(?![\w\u0300-\u036f+#&@/\-]|['’.]\w)"
-_SOLE_LETTER = re.compile(r"[^\w+#]*([A-D])[^\w+#]*", re.IGNORECASE)
+_SOLE_LETTER = re.compile(r"[^\w+#]*([A-D])[^\w+#\u0300-\u036f]*", re.IGNORECASE)
 _STATEMENT = re.compile(
     r"(?i:\b(?:answer|option|choice|letter)\s*(?:is|was|:|=)\s*:?\s*(?:the\s+)?(?:(?:option|choice|letter|answer)\s+)?)"
     rf"[\s(\[\"'“‘]*(?:{_STANDALONE}|([a-d])(?=[)\]]|\.?\s*(?:\n|$)))"
@@ -168,7 +169,7 @@ def stated_exact(text: str) -> str:
 
 def _plain(text: str) -> str:
     # NFKC turns full-width and circled letters into plain ones and joins letters with their accents.
-    return re.sub(r"\\[A-Za-z]+\{|[*`$]", "", unicodedata.normalize("NFKC", text))
+    return apart(re.sub(r"\\[A-Za-z]+\{|[*`$]", "", unicodedata.normalize("NFKC", text)))
 
 
 def _last_statement(clean: str) -> re.Match[str] | None:
@@ -216,6 +217,8 @@ def _normalised(text: str) -> str:
 
 
 def _math_fault(reference: str) -> str | None:
+    if ambiguous_reference(reference):
+        return "names several numbers, so that more than one answer would be right"
     return None if canonical_reference(reference) else "is not a number or an expression"
 
 
