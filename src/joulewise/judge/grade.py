@@ -12,11 +12,10 @@ from pathlib import Path
 from joulewise.energy.meter import Meter
 from joulewise.errors import UserError
 from joulewise.judge.client import Judge, JudgeDown, JudgeRefuses
-from joulewise.judge.prompts import GUIDED, Prompts, grade, open_prompts, open_references, verdict
+from joulewise.judge.prompts import GUIDED, Prompts, grade, open_prompts, open_references, spoken, verdict
 from joulewise.judge.record import Call, Judgement, append, judgements_file, latest, read_judgements
 from joulewise.ledger import LEDGER, read_ledger
 from joulewise.plan import Plan
-from joulewise.reasoning.reasoning import without_thinking
 from joulewise.records import EnergyRecord, Trial
 from joulewise.runner import Progress, utc_now
 from joulewise.tasks import JUDGED, TaskContext, open_task
@@ -172,7 +171,7 @@ def answered(folder: Path, data_dir: Path | None) -> tuple[list[Answered], list[
                 "asked: put its data file back, or run anew"
             )
         turns = tuple(turn[-1].content for turn in task.turns(question))
-        texts = tuple(without_thinking(g.text) for g in trial.generations if g.text is not None)
+        texts = tuple(spoken(g.text) for g in trial.generations if g.text is not None)
         if trial.status != "ok":
             lost["failed"] += 1
         elif len(trial.generations) != len(turns):

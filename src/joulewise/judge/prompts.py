@@ -17,7 +17,6 @@ from typing import Literal
 from pydantic import BaseModel
 
 from joulewise.errors import UserError
-from joulewise.reasoning.reasoning import without_thinking
 from joulewise.tasks.rows import read_jsonl, validated
 
 PUBLISHED_FILE = "mt_bench_judge_prompts.jsonl"
@@ -147,9 +146,16 @@ _GRADE = re.compile(r"\[\[\s*(\d+(?:\.\d+)?)\s*\]\]")
 _VERDICT = re.compile(r"\[\[\s*([ABC])\s*\]\]")
 
 
+def spoken(text: str) -> str:
+    """What a text says after a ``<think>`` block; nothing where the block was not closed."""
+    if "</think>" in text:
+        return text.rpartition("</think>")[2].lstrip()
+    return "" if "<think>" in text else text
+
+
 def grade(text: str) -> float | None:
     """The last grade in double brackets; None where there is none, or none from 1 to 10."""
-    found = _GRADE.findall(without_thinking(text))
+    found = _GRADE.findall(spoken(text))
     if not found:
         return None
     value = float(found[-1])
@@ -158,7 +164,7 @@ def grade(text: str) -> float | None:
 
 def verdict(text: str) -> Literal["A", "B", "C"] | None:
     """The last verdict in double brackets; None where there is none."""
-    found = _VERDICT.findall(without_thinking(text))
+    found = _VERDICT.findall(spoken(text))
     return found[-1] if found else None
 
 
