@@ -59,7 +59,7 @@ class ScriptedEngine:
             text=f"Answer: {tokens[0]}",
             token_ids=tokens,
             prompt_tokens=len(prompt.split()),
-            finish_reason="length",
+            finish_reason="eos" if len(tokens) < request.max_new_tokens else "length",
             start_s=start_s,
             end_s=time.monotonic(),
             first_token_s=first_token_s,

@@ -180,6 +180,8 @@ class Trial(Record):
         cell_id: ``engine/decoding/reasoning/task``, each by its label.
         engine: the engine's label in the plan (names engine and model).
         model: the target model as the plan names it.
+        prompt_hash: SHA-256 (16 hex digits) of what was asked first, in the reasoning's words and with its examples;
+            None in ledgers of before it was kept.
         sequence: position in the order in which the run's Trials were executed, from 0.
         status: ``failed`` Trials have an ``error`` and no energy worth using.
         started_at: wall-clock time, ISO 8601 UTC; an anchor only, durations come from the monotonic clock.
@@ -210,6 +212,7 @@ class Trial(Record):
     task: str
     question_id: str
     question_hash: str
+    prompt_hash: str | None = None
     category: str | None = None
     repeat: int
     sequence: int

@@ -41,7 +41,7 @@ from joulewise.schedule import (
 )
 from joulewise.stopping import stop_on_signal
 from joulewise.tasks import JUDGED
-from joulewise.tasks.task import question_hash
+from joulewise.tasks.task import prompt_hash, question_hash
 
 TIMELINE_S = 60.0
 """Raw readings are written to disk about so often."""
@@ -159,15 +159,27 @@ def _check_questions(out: RunFolder, questions: QuestionsByTask, jobs: Sequence[
     Raises:
         UserError: naming the first question that does not.
     """
-    done = {t.trial_id: t.question_hash for t in out.content.trials}
+    done = {t.trial_id: t for t in out.content.trials}
     for job in jobs:
         label = job.cell.task.label
-        asked = done.get(job.trial_id)
-        if asked is not None and asked != question_hash(questions[label][0], job.question):
+        trial = done.get(job.trial_id)
+        if trial is None:
+            continue
+        what = None
+        if trial.question_hash != question_hash(questions[label][0], job.question):
+            what = "its text, prompt or answer was changed"
+        elif trial.prompt_hash not in (None, _prompt_hash(questions, job)):
+            what = f"the prompt or the examples for {job.cell.reasoning.label} were changed"
+        if what is not None:
             raise UserError(
                 f"{out.path}: question '{job.question.question_id}' of task {label} no longer reads as it did when "
-                "this run asked it (its text, prompt or answer was changed): put it back, or start anew elsewhere"
+                f"this run asked it ({what}): put it back, or start anew elsewhere"
             )
+
+
+def _prompt_hash(questions: QuestionsByTask, job: Job) -> str:
+    asked = questions[job.cell.task.label][0].asked(job.question)
+    return prompt_hash(job.cell.reasoning.asks_first(asked, Request((), 1)))
 
 
 class _Session:
@@ -358,6 +370,7 @@ class _Session:
             task=cell.task.label,
             question_id=question.question_id,
             question_hash=question_hash(task, question),
+            prompt_hash=_prompt_hash(self.questions, job),
             category=question.category,
             repeat=job.repeat,
             sequence=next(self.sequence),

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from joulewise.engines.engine import Cut, Generation, Message, Request
+from joulewise.engines.engine import Cut, FinishReason, Generation, Message, Request
 from joulewise.reasoning import Asked, Budget, Cot, Direct, FewShot, Probe, Reasoning, Vote
-from joulewise.reasoning.reasoning import Answer, without_thinking
+from joulewise.reasoning.reasoning import Answer, stated_whole, without_thinking
 from joulewise.tasks.math_answer import extract_math, stated_math
 
 
@@ -160,12 +160,63 @@ def test_a_block_that_the_template_opened_is_closed_too() -> None:
     def ask(request: Request) -> Generation:
         asked.append(request)
         text = "The answer is 9, or is it" if len(asked) == 1 else " 7"
-        return Generation(text, (1,), 1, "length", 0.0, 1.0, thinking_open=len(asked) == 1)
+        return Generation(text, (1,), 1, "eos", 0.0, 1.0, thinking_open=len(asked) == 1)
 
     reasoning = Budget(tokens=64)
     answer = reasoning.answer(COUNTED, reasoning.settings(SHORT), ask)  # what is said inside the block is no answer
     assert asked[1].messages[-1].content == "The answer is 9, or is it\n</think>\n\nThe answer is"
     assert answer.text == "Answer: 7"
+
+
+@pytest.mark.parametrize(
+    ("text", "end", "stated"),
+    [
+        ("The answer is 12", "length", ""),  # of 1234, maybe
+        ("The answer is 12", "eos", "Answer: 12"),
+        ("The answer is 12.", "length", "Answer: 12"),
+        ("The answer is 12 apples and 3", "length", "Answer: 12"),
+        ("The answer is 3,1", "length", ""),
+        ("It is 12", "length", ""),
+        ("The answer is ٣", "length", ""),
+        ("Die Antwort: é. The answer is 7 Äpfel", "length", "Answer: 7"),
+    ],
+)
+def test_a_number_that_its_limit_may_have_cut_off_is_no_answer(text: str, end: FinishReason, stated: str) -> None:
+    assert stated_whole(COUNTED, text, end) == stated
+
+    def ask(request: Request) -> Generation:
+        return Generation(text, (1,), 1, end, 0.0, 1.0)
+
+    assert Cot().answer(COUNTED, SHORT, ask).text == stated
+    fixed = replace(SHORT, ignore_eos=True)
+    assert Budget().answer(COUNTED, fixed, ask).text == stated
+
+
+def test_a_budget_below_the_answer_s_length_is_closed_or_has_no_answer() -> None:
+    def ask(request: Request) -> Generation:
+        text = " 1234"[: request.max_new_tokens] if request.messages[-1].role == "assistant" else "The answer is 12"
+        return Generation(text, (1,) * request.max_new_tokens, 1, "length", 0.0, 1.0)
+
+    def told(answer_tokens: int) -> str:
+        reasoning = Budget(tokens=16, answer_tokens=answer_tokens)
+        return reasoning.answer(COUNTED, reasoning.settings(SHORT), ask).text
+
+    assert [told(tokens) for tokens in (1, 3, 5)] == ["", "", ""]
+
+    def ended(request: Request) -> Generation:
+        return replace(ask(request), finish_reason="eos" if request.messages[-1].role == "assistant" else "length")
+
+    reasoning = Budget(tokens=16)
+    assert reasoning.answer(COUNTED, reasoning.settings(SHORT), ended).text == "Answer: 1234"
+
+
+def test_what_is_asked_first_shows_in_words_and_examples() -> None:
+    asked = replace(COUNTED, examples=lambda: EXAMPLES)
+    first = {r.label: r.asks_first(asked, SHORT) for r in (Direct(), FewShot(examples=2), Cot(), Budget())}
+    assert first["direct"] == user("How many?")
+    assert first["few-shot-2"] == (*EXAMPLES[0], *EXAMPLES[1], *user("How many?"))
+    assert first["cot-256"] == first["budget-256"] == user("How many? Step by step.")
+    assert Vote(of=Cot()).asks_first(asked, SHORT) == first["cot-256"]
 
 
 class Cutting:

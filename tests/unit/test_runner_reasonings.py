@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -247,7 +248,7 @@ def test_a_probe_s_joules_are_not_the_budget_s(tmp_path: Path, meter: Meter, mon
         made = generate(engine, request, decoding)
         if request.messages[-1].role == "assistant":
             return replace(made, text="1" if "half" in request.messages[-1].content else "2")
-        return replace(made, text="answer: 3", cuts=(Cut(2, "half", made.end_s), Cut(4, "answer: 2", None)))
+        return replace(made, text="answer: 3.", cuts=(Cut(2, "half", made.end_s), Cut(4, "answer: 2.", None)))
 
     monkeypatch.setattr(scripted_engine.ScriptedEngine, "generate", cut)
     budget = {"kind": "budget", "tokens": 8, "probes": [2, 4, 6]}
@@ -274,7 +275,7 @@ def test_a_probe_that_does_not_fit_fails_alone(tmp_path: Path, meter: Meter, mon
 
     def cut(engine: object, request: Request, decoding: Decoding) -> Generation:
         made = generate(engine, request, decoding)
-        return replace(made, text="answer: 3", cuts=tuple(Cut(k, "OVERLONG", None) for k in request.cuts))
+        return replace(made, text="answer: 3.", cuts=tuple(Cut(k, "OVERLONG", None) for k in request.cuts))
 
     monkeypatch.setattr(scripted_engine.ScriptedEngine, "generate", cut)
     budget = {"kind": "budget", "tokens": 8, "probes": [2]}
@@ -283,3 +284,25 @@ def test_a_probe_that_does_not_fit_fails_alone(tmp_path: Path, meter: Meter, mon
     (probe,) = trial.probes
     assert (trial.status, trial.extracted, probe.correct) == ("ok", "3", None)
     assert "do not fit the context" in (probe.error or "")
+
+
+def test_resuming_after_the_examples_were_changed_is_refused(tmp_path: Path, meter: Meter) -> None:
+    task = questions_task(tmp_path, ["a", "b"])
+    with Path(task).open("a") as file:
+        file.write("examples: shown.jsonl\n")
+    shown = tmp_path / "shown.jsonl"
+    shown.write_text('{"id": "e0", "text": "one", "answer": "1"}\n')
+    few = {"kind": "few_shot", "examples": 1}
+    plan = make_plan(task, reasonings=["direct", few, {"kind": "vote", "of": few}], decodings=["vanilla"])
+    ledger = run(plan, tmp_path / "run", meter=meter, limit=1).folder / "ledger.jsonl"
+    hashes = {t.reasoning: t.prompt_hash for t in read_ledger(ledger).trials}
+    assert hashes["direct"] != hashes["few-shot-1"] == hashes["vote-3-few-shot-1"]
+    shown.write_text('{"id": "e0", "text": "two", "answer": "2"}\n')
+    with pytest.raises(
+        UserError, match=r"'q.' of task words no longer .*examples for (vote-3-)?few-shot-1 were changed"
+    ):
+        run(plan, tmp_path / "run", meter=meter, resume=True)
+    # A ledger of before this was kept goes on.
+    lines = [json.loads(line) | {"prompt_hash": None} for line in ledger.read_text().splitlines()]
+    ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert run(plan, tmp_path / "run", meter=meter, resume=True, limit=1).done == 3

@@ -10,7 +10,17 @@ from pydantic import Field, model_validator
 
 from joulewise.engines.engine import Generation, Message, Request
 from joulewise.reasoning.cot import label_of_thinking
-from joulewise.reasoning.reasoning import Answer, Ask, Asked, Probe, Thinking, Thought, still_thinking, without_thinking
+from joulewise.reasoning.reasoning import (
+    Answer,
+    Ask,
+    Asked,
+    Probe,
+    Thinking,
+    Thought,
+    stated_whole,
+    still_thinking,
+    without_thinking,
+)
 
 CLOSE = "The answer is"
 """Behind the steps, for the model to go on from; as in the second prompt of Kojima et al., 2022 (arXiv 2205.11916)."""
@@ -65,7 +75,7 @@ class Budget(Thought):
         thinking = replace(template, messages=asked.stepwise)
         if template.ignore_eos:
             steps = yield thinking
-            return Answer(asked.stated(without_thinking(steps)), (thinking,), (steps,))
+            return Answer(_stated(asked, steps), (thinking,), (steps,))
         thinking = replace(thinking, cuts=self.probes)
         answer = yield from self._conclude(asked, thinking, (yield thinking))
         return replace(answer, probes=tuple((k, partial(self._probe, asked, answer, k)) for k in self.probes))
@@ -73,26 +83,31 @@ class Budget(Thought):
     def _conclude(self, asked: Asked, thinking: Request, steps: Generation) -> Thinking:
         """The answer that steps state, or else are made to state by one further request."""
         assert asked.stepwise is not None
-        stated = asked.stated(without_thinking(steps))
-        if stated:
+        if stated := _stated(asked, steps):
             return Answer(stated, (thinking,), (steps,))
         end = "\n</think>" if still_thinking(steps) else ""
         begun = Message("assistant", f"{steps.text.rstrip()}{end}\n\n{CLOSE}")
         closing = replace(thinking, messages=(*asked.stepwise, begun), max_new_tokens=self.answer_tokens, cuts=())
         last = yield closing
-        return Answer(asked.stated(f"{CLOSE}{_apart(last.text)}"), (thinking, closing), (steps, last))
+        stated = stated_whole(asked, f"{CLOSE}{_apart(last.text)}", last.finish_reason)
+        return Answer(stated, (thinking, closing), (steps, last))
 
     def _probe(self, asked: Asked, answer: Answer, tokens: int, ask: Ask) -> Probe:
         thinking, steps = answer.requests[0], answer.generations[0]
         cut = next((cut for cut in steps.cuts if cut.tokens == tokens), None)
         if cut is None:  # it came to its end before
             return Probe(tokens, answer.text, None, answer.generations[-1].end_s)
-        conclusion = self._conclude(asked, thinking, replace(steps, text=cut.text))
+        steps = replace(steps, text=cut.text, finish_reason="length")
+        conclusion = self._conclude(asked, thinking, steps)
         try:
             conclusion.send(ask(next(conclusion)))
         except StopIteration as end:
             made: Answer = end.value
         return Probe(tokens, made.text, made.generations[1] if len(made.generations) > 1 else None, cut.time_s)
+
+
+def _stated(asked: Asked, steps: Generation) -> str:
+    return stated_whole(asked, without_thinking(steps), steps.finish_reason)
 
 
 def _apart(text: str) -> str:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from joulewise.engines.engine import Request
 from joulewise.reasoning.direct import converse
-from joulewise.reasoning.reasoning import Asked, Thinking, Thought
+from joulewise.reasoning.reasoning import Asked, Thinking, Thought, stated_whole
 
 
 class Cot(Thought):
@@ -48,7 +48,7 @@ class Cot(Thought):
     def think(self, asked: Asked, template: Request) -> Thinking:
         assert asked.stepwise is not None
         answer = yield from converse((asked.stepwise,), template)
-        return replace(answer, text=asked.stated(answer.text))
+        return replace(answer, text=stated_whole(asked, answer.text, answer.generations[-1].finish_reason))
 
 
 def label_of_thinking(thinking: bool | None) -> str:

@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-from joulewise.engines.engine import Generation, Message, Request
+from joulewise.engines.engine import FinishReason, Generation, Message, Request
 
 Turn = tuple[Message, ...]
 
@@ -137,6 +137,10 @@ class Reasoning(BaseModel, ABC):
         return 0
 
     @abstractmethod
+    def asks_first(self, asked: Asked, template: Request) -> Turn:
+        """The messages of the first Request for a question: what a changed prompt or example shows in."""
+
+    @abstractmethod
     def answer(self, asked: Asked, template: Request, ask: Ask) -> Answer:
         """Answer one question.
 
@@ -160,6 +164,10 @@ class Thought(Reasoning):
     @abstractmethod
     def think(self, asked: Asked, template: Request) -> Thinking:
         """Answer one question; arguments as for ``answer``. At least one Request is yielded."""
+
+    def asks_first(self, asked: Asked, template: Request) -> Turn:
+        """The messages of the first Request."""
+        return next(self.think(asked, template)).messages
 
     def answer(self, asked: Asked, template: Request, ask: Ask) -> Answer:
         """Answer one question."""
@@ -189,6 +197,13 @@ def side_by_side(
                 answers[i] = end.value
                 del asking[i]
     return tuple(answers[i] for i in range(len(thoughts)))
+
+
+def stated_whole(asked: Asked, text: str, finish_reason: FinishReason) -> str:
+    """The answer that a text states; empty where it is a number whose last digits a token limit may have cut off."""
+    stated = asked.stated(text)
+    cut_off = finish_reason == "length" and text[-1:].isdigit() and asked.stated(f"{text}0") != stated
+    return "" if cut_off else stated
 
 
 def still_thinking(generation: Generation) -> bool:

@@ -99,6 +99,8 @@ class RewardSpec(BaseModel):
             key = os.environ.get(self.key_env)
             if not key:
                 raise UserError(f"the environment variable {self.key_env} holds no key for {self.where}: set it")
+            if not (key.isascii() and key.isprintable() and " " not in key):
+                raise UserError(f"the environment variable {self.key_env} holds what no key can be: set it anew")
             headers["Authorization"] = f"Bearer {key}"
         request = urllib.request.Request(address, json.dumps(body).encode(), headers, method="POST")
         try:

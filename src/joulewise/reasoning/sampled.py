@@ -14,7 +14,7 @@ from joulewise.reasoning.budget import Budget
 from joulewise.reasoning.cot import Cot
 from joulewise.reasoning.direct import Direct
 from joulewise.reasoning.few_shot import FewShot
-from joulewise.reasoning.reasoning import Answer, Ask, Asked, Reasoning, side_by_side
+from joulewise.reasoning.reasoning import Answer, Ask, Asked, Reasoning, Turn, side_by_side
 
 
 def _by_name(value: Any) -> Any:
@@ -74,6 +74,9 @@ class Sampled(Reasoning):
 
     def most_tokens(self, template: Request) -> tuple[int, ...]:
         return self.of.most_tokens(template) * self.samples
+
+    def asks_first(self, asked: Asked, template: Request) -> Turn:
+        return self.of.asks_first(asked, template)
 
     def draw(self, asked: Asked, template: Request, ask: Ask) -> Iterator[Answer]:
         """The samples in order: each when it is asked for, or all at once where they are batched."""

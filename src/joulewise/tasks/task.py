@@ -98,5 +98,14 @@ class Task(Protocol):
 def question_hash(task: Task, question: Question) -> str:
     """SHA-256 (16 hex digits) of prompt, reference and extras: shows that two runs asked the same in the same words."""
     said = [[(m.role, m.content) for m in turn] for turn in task.turns(question)]
-    whole = json.dumps([said, question.reference, dict(question.extra)], sort_keys=True, ensure_ascii=False)
+    return _short_hash([said, question.reference, dict(question.extra)])
+
+
+def prompt_hash(messages: Sequence[Message]) -> str:
+    """SHA-256 (16 hex digits) of what a model is asked."""
+    return _short_hash([(m.role, m.content) for m in messages])
+
+
+def _short_hash(value: Any) -> str:
+    whole = json.dumps(value, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(whole.encode()).hexdigest()[:16]
