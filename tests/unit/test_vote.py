@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 from joulewise.engines.engine import Generation, Message, Request, Sampling
 from joulewise.reasoning import Answer, Asked, Budget, Cot, Direct, FewShot, Vote
 from joulewise.reasoning.vote import settled, winner
+from joulewise.tasks.scorers import SCORERS
 
 VOTES = st.lists(st.none() | st.integers(0, 3), max_size=9)
 TURN = (Message("user", "How many?"),)
@@ -218,3 +220,15 @@ def test_what_cannot_be_counted_is_refused() -> None:
     assert Vote().refuses(Asked((TURN,))) == "no answer is extracted from its texts that votes could be counted of"
     assert Vote(of=Cot()).refuses(replace(ASKED, stepwise=None)) == "it has no prompt that asks for steps"
     assert Vote(of=FewShot()).refuses(ASKED) == "it has no examples to show"
+
+
+def test_equal_texts_in_other_characters_vote_for_one_answer() -> None:
+    composed, apart = (unicodedata.normalize(form, "Ōsaka") for form in ("NFC", "NFD"))
+    scorer = SCORERS["exact"]
+    asked = Asked((TURN,), extract=scorer.extract, same=scorer.same)
+    assert vote(3, [composed, f"{apart} ", "京都"], asked).votes == ("ōsaka", "ōsaka")
+
+
+@pytest.mark.parametrize("text", ["unanswered is 3", "The answers is 3", "The answer isn't 3", "The answer island 3"])
+def test_a_mark_inside_a_word_states_nothing(text: str) -> None:
+    assert [SCORERS[name].stated(text) for name in ("math", "exact")] == ["", ""]  # type: ignore[misc]
