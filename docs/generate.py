@@ -190,6 +190,25 @@ def meter_accuracy(file: str) -> str:
     return "\n".join(lines)
 
 
+def rest(file: str) -> str:
+    """What `benchmarks/rest.py` recorded: windows with and without rest between them, the two sensors side by side."""
+    rows: dict[tuple[float, str], dict[str, Any]] = {}
+    for row in _json(file)["rows"]:
+        rows.setdefault((row["length_s"], row["way"]), {})[row["sensor"]] = row
+    lines = ["| window, s | next window | fresh: rest, s / bias / half-width / holds | held: the same |"]
+    lines.append("| --- | --- | --- | --- |")
+    for (length_s, way), found in rows.items():
+        told = []
+        for one in (found["fresh"], found["held"]):
+            bias, half, holds = (
+                " and ".join(format(value, style) for value in one[name])
+                for name, style in (("bias", "z.1f"), ("half_width_median", ".2g"), ("interval_holds", ".0f"))
+            )
+            told.append(f"{one['rest_s']:.2f} / {bias} / {half} / {holds}")
+        lines.append(f"| {length_s:g} | {way} | {' | '.join(told)} |")
+    return "\n".join(lines)
+
+
 def meter_replayed(file: str) -> str:
     """What `benchmarks/meter_accuracy.py --replay` recorded: windows in a recording of a card."""
     told = _json(file)
@@ -378,7 +397,7 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     f.__name__: f
     for f in (
         *(savings, answers, explained, phase_joules, sandbox, report),
-        *(meter_accuracy, meter_replayed, card_windows, cross_check),
+        *(meter_accuracy, meter_replayed, rest, card_windows, cross_check),
         *(gate, gate_same_outputs, aa, trained, accepted, decoding, steps),
         *(curve, load_forms, load_trust),
     )
