@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from joulewise.engines.engine import EngineInfo
+from joulewise.errors import UserError
+from joulewise.ledger import RunFolder, read_json
 
 if TYPE_CHECKING:
     from joulewise.energy.meter import Meter
@@ -52,6 +55,35 @@ def describe(meter: Meter, engines: Mapping[str, EngineInfo]) -> dict[str, Any]:
         "absent": [asdict(absent) for absent in meter.absent],
         "engines": [{"label": label, **asdict(info)} for label, info in engines.items()],
     }
+
+
+def record_environment(
+    out: RunFolder, meter: Meter, infos: Mapping[str, EngineInfo], planned_trials: int | None
+) -> None:
+    """Write ``environment.json``, or add to it.
+
+    Raises:
+        UserError: the run was started on another set-up.
+    """
+    now = json.loads(json.dumps(describe(meter, infos)))  # as it is read back: lists for tuples
+    file = out.path / "environment.json"
+    if file.exists():
+        before = read_json(file)
+        changed = differences(before, now)
+        if changed:
+            raise UserError(
+                f"{out.path}: the run was started on another set-up ({', '.join(changed)} differ), and "
+                "cells measured on two set-ups cannot be compared; go on where it was started, or start anew"
+            )
+        known = {e["label"] for e in before["engines"]}
+        now = before | {"engines": before["engines"] + [e for e in now["engines"] if e["label"] not in known]}
+    now["planned_trials"] = planned_trials
+    out.write_json("environment.json", now)
+
+
+def utc_now() -> str:
+    """The wall clock, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from joulewise.asking import CellAsk
 from joulewise.decoding import Vanilla
-from joulewise.energy.meter import Meter, Window
+from joulewise.energy.meter import Meter
 from joulewise.energy.reading import Energy
 from joulewise.engines.engine import Engine, EngineInfo, Generation, LosslessCheck, Request
-from joulewise.environment import describe, differences
+from joulewise.environment import record_environment, utc_now
 from joulewise.errors import ChoiceError, ContextLengthError, JoulewiseError, UserError
+from joulewise.idle import measure_idle
 from joulewise.ledger import IDLE, SKIPPED, RunFolder, read_json
 from joulewise.plan import Plan
 from joulewise.pollution import cpu_use, other_cores
@@ -315,26 +314,10 @@ class _Session:
         if self.plan.idle_baseline_s == 0 or stop.is_set():
             return
         self.tell("idle", f"measuring idle power for {self.plan.idle_baseline_s:g} s")
-        with self.meter.window() as window:
-            stopped = stop.wait(self.plan.idle_baseline_s)
-        if stopped:
-            return
-        rows = [
-            {
-                "engine": label,
-                "when": when,
-                "component": part.component,
-                "power_w": None if part.energy_j is None else part.energy_j / window.duration_s,
-                "independent_w": None if part.energy_j is None else part.independent_j / window.duration_s,
-                "provenance": part.provenance,
-                "devices_w": _mean_powers(window, part.source_ids),
-                "duration_s": window.duration_s,
-                "measured_at": utc_now(),
-            }
-            for part in window.energy.components
-        ]
-        known = read_json(self.out.path / IDLE).get("idle", [])
-        self.out.write_json(IDLE, {"net_policy": NET_POLICY, "idle": known + rows})
+        rows = measure_idle(self.meter, label, when, self.plan.idle_baseline_s, stop)
+        if rows:
+            known = read_json(self.out.path / IDLE).get("idle", [])
+            self.out.write_json(IDLE, {"net_policy": NET_POLICY, "idle": known + rows})
 
     def _trial(self, engine: Engine, job: Job) -> None:
         """Measure one Trial, again where others' CPU use polluted it and the plan asks for reruns."""
@@ -503,50 +486,11 @@ class _Session:
         return LosslessCheck("not_checked", note="the output could not be made again as it was")
 
 
-def record_environment(
-    out: RunFolder, meter: Meter, infos: Mapping[str, EngineInfo], planned_trials: int | None
-) -> None:
-    """Write ``environment.json``, or add to it.
-
-    Raises:
-        UserError: the run was started on another set-up.
-    """
-    now = json.loads(json.dumps(describe(meter, infos)))  # as it is read back: lists for tuples
-    file = out.path / "environment.json"
-    if file.exists():
-        before = read_json(file)
-        changed = differences(before, now)
-        if changed:
-            raise UserError(
-                f"{out.path}: the run was started on another set-up ({', '.join(changed)} differ), and "
-                "cells measured on two set-ups cannot be compared; go on where it was started, or start anew"
-            )
-        known = {e["label"] for e in before["engines"]}
-        now = before | {"engines": before["engines"] + [e for e in now["engines"] if e["label"] not in known]}
-    now["planned_trials"] = planned_trials
-    out.write_json("environment.json", now)
-
-
 def _seed(plan_seed: int, question_id: str, repeat: int) -> int:
     """The same for all decodings of a question, so that pairs are fair; another for every repeat."""
     return int.from_bytes(hashlib.sha256(f"{plan_seed}/{question_id}/{repeat}".encode()).digest()[:4], "big")
 
 
-def _mean_powers(window: Window, source_ids: Iterable[str]) -> dict[str, float]:
-    """Watts of each source by its counter alone, where it could be read at both ends."""
-    powers_w = {}
-    for source_id in source_ids:
-        start, end = window.readings_start[source_id], window.readings_end[source_id]
-        if start.energy_j is not None and end.energy_j is not None and end.time_s > start.time_s:
-            powers_w[source_id] = (end.energy_j - start.energy_j) / (end.time_s - start.time_s)
-    return powers_w
-
-
 def token_hash(generation: Generation) -> str:
     """SHA-256 (16 hex digits) of the output tokens."""
     return hashlib.sha256(",".join(map(str, generation.token_ids)).encode()).hexdigest()[:16]
-
-
-def utc_now() -> str:
-    """The wall clock, ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -22,12 +22,13 @@ from joulewise.decoding import Decoding, Vanilla
 from joulewise.energy.meter import Meter
 from joulewise.engines.engine import EngineInfo, Generation
 from joulewise.engines.spec import NativeSpec
+from joulewise.environment import record_environment, utc_now
 from joulewise.errors import UserError
 from joulewise.ledger import RunFolder
 from joulewise.plan import Plan, TaskSpec
 from joulewise.pollution import cpu_use, other_cores
 from joulewise.records import EnergyRecord, GenerationRecord, ReadingRecord, Trial
-from joulewise.runner import TIMELINE_S, Progress, RunResult, record_environment, token_hash, utc_now
+from joulewise.runner import TIMELINE_S, Progress, RunResult, token_hash
 from joulewise.stopping import stop_on_signal
 from joulewise.table import RunTable, rows_to_arrow
 

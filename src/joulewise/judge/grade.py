@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from joulewise.energy.meter import Meter
+from joulewise.environment import utc_now
 from joulewise.errors import UserError
 from joulewise.judge.client import Judge, JudgeDown, JudgeRefuses
 from joulewise.judge.prompts import GUIDED, Prompts, grade, open_prompts, open_references, spoken, verdict
@@ -17,7 +18,7 @@ from joulewise.judge.record import Call, Judgement, append, judgements_file, lat
 from joulewise.ledger import LEDGER, read_ledger
 from joulewise.plan import Plan
 from joulewise.records import EnergyRecord, Trial
-from joulewise.runner import Progress, utc_now
+from joulewise.runner import Progress
 from joulewise.tasks import JUDGED, TaskContext, open_task
 from joulewise.tasks.task import Question, Task, question_hash
 from joulewise.yaml_file import load_yaml
