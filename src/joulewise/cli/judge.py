@@ -150,7 +150,8 @@ def _lines(summary: dict[str, Any], model: str) -> list[str]:
             left = f", {found['unjudged']} unjudged" if found["unjudged"] else ""
             if "rating" in found:
                 mean = "no grade" if found["rating"] is None else f"{found['rating']:.2f} of 10"
-                lines.append(f"  {category:<{width}}  {mean} ({found['judged']} turns{left})")
+                turns = f"{found['judged']} turn" + ("s" if found["judged"] != 1 else "")
+                lines.append(f"  {category:<{width}}  {mean} ({turns}{left})")
             else:
                 counts = ", ".join(f"{found[name]} {name}" for name in ("win", "tie", "loss"))
                 lines.append(f"  {category:<{width}}  {counts}{left}")

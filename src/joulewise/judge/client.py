@@ -95,6 +95,12 @@ class Judge:
         """Where requests go."""
         return f"{self.url.rstrip('/').removesuffix('/chat/completions')}/chat/completions"
 
+    @property
+    def server(self) -> str:
+        """Scheme, host and port: what a record may tell of the address."""
+        parts = urllib.parse.urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}"
+
     def ask(self, messages: list[dict[str, str]]) -> Reply:
         """One request, greedily; no second try.
 

@@ -120,7 +120,7 @@ def judge_run(
             if before is not None and before.status == "judged":
                 continue
             if limit is not None and asked >= limit:
-                stopped = f"{limit} judgements were asked for"
+                stopped = f"no more than {limit} judgements were asked for"
                 break
             found, unreachable = _judge(item, judge, prompts, references, meter)
             append(file, found)
@@ -237,7 +237,7 @@ def _judge(
         turn=item.turn,
         against=item.of[3],
         judge=judge.model,
-        url=judge.url,
+        server=judge.server,
         prompts=prompts.name,
         guided=guided,
         status="judged" if reason is None else "unjudged",

@@ -47,7 +47,7 @@ class Judgement(Record):
         turn: from 1.
         against: the Trial whose answer it was compared with; None where it was graded by itself.
         judge: the judge's model.
-        url: its address.
+        server: scheme, host and port of its address.
         prompts: name of the templates.
         guided: whether the judge was given a reference answer.
         status: ``unjudged`` where no grade could be had; that is no grade of 0.
@@ -64,7 +64,7 @@ class Judgement(Record):
     turn: Annotated[int, Field(ge=1)]
     against: str | None = None
     judge: str
-    url: str
+    server: str
     prompts: str
     guided: bool
     status: Literal["judged", "unjudged"]

@@ -27,6 +27,8 @@ FEW_SHOT_SEED = 1234
 """Of the examples that are shown: lm-eval's own."""
 MAX_NEW_TOKENS = 256
 """Where a task names no budget: lm-eval's own."""
+_BUDGETS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+"""What tasks call it, as lm-eval ranks them."""
 
 _LOCAL = ("json", "csv", "parquet", "text", "arrow")
 _GENERATION = "generate_until"
@@ -237,7 +239,7 @@ def _task(name: str, inner: Any, instances: Sequence[Any], options: LmEvalOption
         name=name,
         source=f"lm-eval {lm_eval.__version__}, task {inner.config.task} (version {inner.VERSION}), "
         f"{inner.config.num_fewshot or 0} examples shown, {metric} by the filter {taken_by}",
-        max_new_tokens=int(settings.get("max_gen_toks") or MAX_NEW_TOKENS),
+        max_new_tokens=int(next((settings[key] for key in _BUDGETS if settings.get(key)), MAX_NEW_TOKENS)),
         items=tuple(items),
         prompts=prompts,
         metric=metric,

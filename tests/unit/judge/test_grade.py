@@ -130,7 +130,7 @@ def test_the_server_may_ask_for_a_rest(finished: Path, data: Path) -> None:
     with local_judge(lambda _: next(answers)) as server:
         result = judge_run(finished, judge_at(server.url), data_dir=data, limit=1)
     assert (WAITS, result.asked, result.judgements[0].rating) == ([30.0], 1, 4.0)
-    assert result.stopped == "1 judgements were asked for"
+    assert result.stopped == "no more than 1 judgements were asked for"
     first, second = result.judgements[0].calls
     assert (first.duration_s, first.said, second.said, second.output_tokens) == (None, None, "4", 10)
 
@@ -148,6 +148,7 @@ def test_a_wrong_key_ends_it_and_what_was_judged_is_kept(finished: Path, data: P
         judge_run(finished, judge_at(server.url, key="sk-secret"), data_dir=data)
     assert [j.rating for j in read_judgements(finished)] == [5.0]
     assert b"sk-secret" not in (finished / JUDGEMENTS).read_bytes()
+    assert read_judgements(finished)[0].server == server.url.removesuffix("/v1")
 
 
 def test_its_joules_are_apart_and_unknown_unless_measured(finished: Path, data: Path, meter: Meter) -> None:

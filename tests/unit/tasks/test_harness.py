@@ -81,6 +81,14 @@ def test_prompts_budget_and_scores_are_lm_evals(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("lm_eval")
+def test_a_budget_by_another_name_or_none_and_one_stop_string(tmp_path: Path) -> None:
+    task = open_task(write(tmp_path, generation_kwargs={"max_new_tokens": 7, "until": "STOP"}))
+    assert task.max_new_tokens == 7
+    assert task.score(task.questions()[0], "2 STOP 3").correct
+    assert open_task(write(tmp_path, generation_kwargs={"until": [""]})).max_new_tokens == 256
+
+
+@pytest.mark.usefixtures("lm_eval")
 def test_options(tmp_path: Path) -> None:
     name = write(tmp_path)
     task = open_task(name, options={"num_fewshot": 0, "filter": "first", "category": "kind"})
