@@ -25,6 +25,7 @@ from joulewise.engines.shipped import ShippedKind
 from joulewise.ledger import cross_checks, load
 from joulewise.plan import plan_schema
 from joulewise.report import chart
+from joulewise.report import claims as claim_words
 from joulewise.report.curve import describe
 from joulewise.report.explain import sentences
 from joulewise.report.markdown import words
@@ -100,6 +101,14 @@ def phase_joules(run: str) -> str:
         told += [f"| {row.task} | {row.decoding} | {' | '.join(map(words, row.figures))} |" for row in grid.rows]
         told += ["", *(f"{note}\n" for note in grid.notes if note != JOULES_NOTE)]
     return "\n".join(told).rstrip()
+
+
+def claims(run: str) -> str:
+    """What a recorded run says of the papers' claims."""
+    told = []
+    for claim in claim_words.claim_words(_summary(run).claims):
+        told += [f"- {claim.statement}: **{claim.verdict}**", *(f"  - {line}" for line in claim_words.lines(claim))]
+    return "\n".join(told)
 
 
 def sandbox(file: str) -> str:
@@ -396,7 +405,7 @@ def load_trust(file: str) -> str:
 BLOCKS: dict[str, Callable[[str], str]] = {
     f.__name__: f
     for f in (
-        *(savings, answers, explained, phase_joules, sandbox, report),
+        *(savings, answers, explained, phase_joules, claims, sandbox, report),
         *(meter_accuracy, meter_replayed, rest, card_windows, cross_check),
         *(gate, gate_same_outputs, aa, trained, accepted, decoding, steps),
         *(curve, load_forms, load_trust),

@@ -115,7 +115,7 @@ def tradeoffs(cells: Iterable[Cell], components: Components, wishes: Wishes = NO
                 f"there are: {', '.join(names)}"
             )
     return tuple(
-        _tradeoff(run, task, found, _component(found, components), wishes) for (run, task), found in several.items()
+        _tradeoff(run, task, found, component_of(found, components), wishes) for (run, task), found in several.items()
     )
 
 
@@ -130,7 +130,7 @@ def _name(key: CellKey) -> str:
     return f"{key.engine}/{key.decoding}/{key.reasoning}"
 
 
-def _component(cells: Sequence[Cell], components: Components) -> ComponentName:
+def component_of(cells: Sequence[Cell], components: Components) -> ComponentName:
     """The one component that all are compared in."""
     found = {components[cell.key.head] for cell in cells}
     return found.pop() if len(found) == 1 else "total"

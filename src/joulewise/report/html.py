@@ -13,6 +13,7 @@ from pathlib import Path
 from joulewise.analysis.tradeoffs import Tradeoff
 from joulewise.errors import EnvironmentFault
 from joulewise.report import chart
+from joulewise.report import claims as claim_words
 from joulewise.report.bars import Bar, Histogram, energy_bars, histograms
 from joulewise.report.break_even_chart import break_even_chart
 from joulewise.report.explain import explain_grids, sentences
@@ -50,6 +51,8 @@ _KINDS = {
     "worse": "bad",
     "fewer joules": "good",
     "more joules": "bad",
+    "confirmed": "good",
+    "contradicted": "bad",
     "too few": "soft",
     "modelled": "soft",
 }
@@ -105,6 +108,8 @@ class _RunView:
     tradeoffs: list[_TradeoffView]
     tradeoff_notes: list[str]
     tradeoff_grids: tuple[Grid, ...]
+    claims: list[claim_words.ClaimWords]
+    claims_not_touched: str | None
 
 
 def render(summary: Summary, trials: Sequence[TrialBlock] = ()) -> str:
@@ -155,6 +160,7 @@ def render(summary: Summary, trials: Sequence[TrialBlock] = ()) -> str:
         kinds=_KINDS,
         svg=markupsafe.Markup,
         tradeoff_title=TITLE,
+        claims=claim_words,
         script=markupsafe.Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
@@ -164,6 +170,7 @@ def _run_view(run: RunFacts, summary: Summary, trials: Sequence[TrialBlock], num
     found = [_section_view(s, run, summary, trials, numbers) for s in sections(summary) if s.run == run.name]
     nothing = nothing_to_show(run, summary)
     several = [tradeoff for tradeoff in summary.tradeoffs if tradeoff.run == run.name]
+    claims = [claim for claim in summary.claims if claim.run == run.name]
     return _RunView(
         run,
         run_lines(run),
@@ -174,6 +181,8 @@ def _run_view(run: RunFacts, summary: Summary, trials: Sequence[TrialBlock], num
         [_tradeoff_view(tradeoff, numbers) for tradeoff in several],
         tradeoff_notes(several),
         tradeoff_grids(several),
+        claim_words.claim_words(claims),
+        claim_words.not_touched(claims),
     )
 
 

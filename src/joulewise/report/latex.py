@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from textwrap import wrap
 
+from joulewise.report import claims as claim_words
 from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
 from joulewise.report.markdown import MODELLED, has_modelled, words
@@ -91,6 +92,13 @@ def _lines(summary: Summary) -> Iterator[str]:
         for grid in tradeoff_grids(found):
             gain = gain_note(run) if grid.absolute else None
             yield from _table(grid, f"run {run.name}", str(number), [*grid.notes, *([gain] if gain else [])])
+        found_claims = [one for one in summary.claims if one.run == run.name]
+        for claim in claim_words.claim_words(found_claims):
+            for line in (f"{claim.statement}: {claim.verdict}", *claim_words.lines(claim)):
+                yield from _comment(line)
+        others, claimed = claim_words.not_touched(found_claims), claim_words.claim_grid(found_claims)
+        if claimed.rows:
+            yield from _table(claimed, f"run {run.name}", str(number), [*claimed.notes, *([others] if others else [])])
     for warning in summary.warnings:
         yield from _comment(warning)
 

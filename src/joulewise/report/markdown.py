@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from joulewise.analysis.claims import Claim
 from joulewise.analysis.tradeoffs import Tradeoff
+from joulewise.report import claims as claim_words
 from joulewise.report.explain import explain_grids, sentences
 from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
@@ -68,6 +70,7 @@ def _lines(summary: Summary) -> Iterator[str]:
                 if has_modelled(found):
                     yield from ("", MODELLED)
         yield from _tradeoff_lines([tradeoff for tradeoff in summary.tradeoffs if tradeoff.run == run.name])
+        yield from _claim_lines([claim for claim in summary.claims if claim.run == run.name])
     for warning in summary.warnings:
         yield from ("", f"> {_escaped(warning)}")
     yield from ("", "---", "", _escaped(HOW_TO_READ), "")
@@ -88,6 +91,19 @@ def _tradeoff_lines(several: Sequence[Tradeoff]) -> Iterator[str]:
         yield from _table(grid)
     if has_modelled(tables):
         yield from ("", MODELLED)
+
+
+def _claim_lines(found: Sequence[Claim]) -> Iterator[str]:
+    touched = claim_words.claim_words(found)
+    if not touched:
+        return
+    yield from ("", f"### {_escaped(claim_words.TITLE)}", "")
+    for claim in touched:
+        yield f"- {_escaped(claim.statement)}: **{claim.verdict}**"
+        yield from (f"  - {_escaped(line)}" for line in claim_words.lines(claim))
+    others = claim_words.not_touched(found)
+    for note in (*([others] if others else []), claim_words.HOW_TO_READ):
+        yield from ("", f"> {_escaped(note)}")
 
 
 def _explanation_lines(summary: Summary) -> Iterator[str]:

@@ -12,6 +12,7 @@ from joulewise import __version__
 from joulewise.analysis.acceptance import Acceptance, acceptances
 from joulewise.analysis.carbon import CellCarbon, carbon, intensities
 from joulewise.analysis.cells import Cell, natural_order, split
+from joulewise.analysis.claims import Claim, claims
 from joulewise.analysis.explain import Best, Explanation, best, explanations
 from joulewise.analysis.lossless import Lossless, lossless
 from joulewise.analysis.pass_at_k import KS, PassAtK, passes
@@ -51,6 +52,7 @@ class Summary:
         phases: where the seconds went, one entry for each cell whose engine tells them apart.
         phase_energy: where their joules went, one entry for each engine and reasoning of a run.
         tradeoffs: accuracy against joules, one entry for each task of a run with several models or reasonings.
+        claims: what each run says of the papers' claims, one entry for each.
         warnings: what was noticed while reading.
     """
 
@@ -73,6 +75,7 @@ class Summary:
     phases: tuple[PhaseShares, ...]
     phase_energy: tuple[PhaseEnergy, ...]
     tradeoffs: tuple[Tradeoff, ...]
+    claims: tuple[Claim, ...]
     warnings: tuple[str, ...]
 
 
@@ -119,6 +122,7 @@ def summarise(
     found = costs(cells, price_per_kwh, table.environments)
     heads = dict.fromkeys(cost.key.head for cost in found)
     components = {head: _component([cost for cost in found if cost.key.head == head]) for head in heads}
+    saved, shares = savings(cells), phase_shares(cells, components)
     return Summary(
         FORMAT_VERSION,
         __version__,
@@ -128,7 +132,7 @@ def summarise(
         tuple(run_facts(name, table) for name in _run_names(table)),
         NET_POLICY,
         tuple(precision(cell) for cell in cells),
-        savings(cells),
+        saved,
         found,
         acceptances(cells),
         lossless(cells),
@@ -136,9 +140,10 @@ def summarise(
         () if grid is None else carbon(found, intensities(table, grid)),
         explanations(cells, components, table.environments),
         best(cells, components),
-        phase_shares(cells, components),
+        shares,
         phase_energies(cells, components, table.environments),
         tradeoffs(cells, components, wishes),
+        claims(table, cells, components, saved, found, shares),
         tuple(table.warnings),
     )
 

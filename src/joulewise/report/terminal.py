@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from joulewise.report import claims as claim_words
 from joulewise.report.explain import explain_grids, sentences
 from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
@@ -33,6 +34,8 @@ _STYLES = {
     "worse": "red",
     "fewer joules": "green",
     "more joules": "red",
+    "confirmed": "green",
+    "contradicted": "red",
     "too few": "yellow",
     "modelled": "yellow",
 }
@@ -59,6 +62,7 @@ def print_summary(summary: Summary, file: IO[str] | None = None) -> None:
                 for grid in grids(section, summary):
                     _print_grid(console, grid)
         _print_tradeoffs(console, run, summary)
+        _print_claims(console, run, summary)
     console.print()
     for note in (*(f"Note: {warning}" for warning in summary.warnings), HOW_TO_READ):
         _note(console, note)
@@ -139,6 +143,24 @@ def _print_tradeoffs(console: Console, run: RunFacts, summary: Summary) -> None:
         _note(console, note)
     for grid in tradeoff_grids(found):
         _print_grid(console, grid)
+
+
+def _print_claims(console: Console, run: RunFacts, summary: Summary) -> None:
+    found = [claim for claim in summary.claims if claim.run == run.name]
+    touched = claim_words.claim_words(found)
+    if not touched:
+        return
+    console.print()
+    console.print(Text(claim_words.TITLE, style="bold"))
+    for words in touched:
+        head = Text(f"{words.statement}: ")
+        head.append(words.verdict, style=_STYLES.get(words.verdict, ""))
+        console.print(Padding(head, (0, 0, 0, 1)))
+        for line in claim_words.lines(words):
+            _note(console, f"- {line}")
+    others = claim_words.not_touched(found)
+    for note in (*([others] if others else []), claim_words.HOW_TO_READ):
+        _note(console, note)
 
 
 def _print_grid(console: Console, grid: Grid) -> None:

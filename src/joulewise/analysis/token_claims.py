@@ -1,0 +1,165 @@
+"""Evidence on the claims of arXiv 2603.20224 about utilisation and successive tokens."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from joulewise.analysis.cells import VANILLA, Cell, CellKey, dense
+from joulewise.analysis.curve_points import run_points
+from joulewise.analysis.curves import ATTENTION, TOKEN, Curve, fit_curve
+from joulewise.analysis.evidence import MODELLED, Evidence, Figure, above, as_ratio, below, greater
+from joulewise.analysis.intervals import MIN_QUESTIONS, TOO_FEW, Floats, Quantity, joint_provenance
+from joulewise.analysis.measured_run import MeasuredRun
+from joulewise.analysis.student import quantile
+from joulewise.analysis.tradeoffs import component_of
+from joulewise.errors import UserError
+from joulewise.table import RunTable
+
+LINEAR = 0.05
+"""Where the last output token costs at most so much more than the first, energy counts as linear."""
+
+MOST = 2000
+"""About so many Trials, evenly taken, carry a curve here: more would take a report minutes."""
+
+
+def utilisation(run: MeasuredRun) -> list[Evidence]:
+    """(j) Of every two cells: does the one that used the card more draw more joules a token?"""
+    folder = run.table.folders.get(run.name)
+    if folder is None:
+        return []
+    sources = run.environment.get("sources") or ()
+    cards = [s.get("source_id") for s in sources if isinstance(s, Mapping) and s.get("component") == "gpu"]
+    times, shares = _samples(folder, cards)
+    joules = {cost.key: cost.component(run.components[cost.key.head]).energy_per_token_j for cost in run.costs}
+    known = []
+    for cell in run.cells:
+        used = _used(cell, times, shares)
+        if used is not None and joules[cell.key].value is not None:
+            known.append((cell.key, used, joules[cell.key]))
+    names = _names([key for key, *_ in known])
+    found = []
+    for one, other in itertools.combinations(known, 2):
+        (key, more, its_joules), (its_key, less, joules_there) = sorted(
+            (one, other), key=lambda each: each[1].value or 0.0, reverse=True
+        )
+        apart, dearer, cheaper = (
+            greater(more, less),
+            greater(its_joules, joules_there),
+            greater(joules_there, its_joules),
+        )
+        decided = apart is not None and dearer is not None and cheaper is not None
+        figures = (
+            Figure("utilisation {}", more, "share"),
+            Figure("against {}", less, "share"),
+            Figure("{} J per token", its_joules),
+            Figure("against {}", joules_there),
+        )
+        modelled = "modelled" in (its_joules.provenance, joules_there.provenance)
+        found.append(
+            Evidence(
+                f"{names[key]} beside {names[its_key]}",
+                figures,
+                max(apart, dearer) if apart is not None and dearer is not None else None,
+                max(apart, cheaper) if apart is not None and cheaper is not None else None,
+                None if decided else MODELLED if modelled else more.reason or less.reason,
+            )
+        )
+    return found
+
+
+def successive_tokens(run: MeasuredRun) -> list[Evidence]:
+    """(k) Of every engine's vanilla: by how much more does the last output token cost than the first?
+
+    From the fitted curve: token number i costs ``a + f (p + i)``, at the middle prompt that was measured.
+    """
+    found = []
+    for engine in dict.fromkeys(cell.key.engine for cell in run.cells if cell.key.decoding == VANILLA):
+        plain = [cell for cell in run.cells if (cell.key.engine, cell.key.decoding) == (engine, VANILLA)]
+        component = component_of(plain, run.components)
+        rows = pa.concat_tables([cell.rows for cell in plain])
+        rows = rows.take(np.arange(0, rows.num_rows, max(1, rows.num_rows // MOST)))
+        try:
+            points = run_points(RunTable(rows), engine=engine, decoding=VANILLA, component=component)
+            curve = fit_curve(points.points, by=points.by)
+        except UserError:
+            continue  # too few lengths, or joules that are not measured: the run does not touch the claim
+        middle = float(np.median(points.points.prompt_tokens))
+        rise = _rise(curve, middle, len(np.unique(points.points.unit)), len(points.points))
+        first, last = curve.region.output_tokens
+        where = f"output token {last:,.0f} against {first:,.0f}, behind {middle:,.0f} prompt tokens ({engine})"
+        ratio = as_ratio(rise)
+        found.append(
+            Evidence(
+                where,
+                (Figure("energy {}", rise, "change"),),
+                above(ratio, 1.0),
+                below(ratio, 1.0 + LINEAR),
+                rise.reason,
+            )
+        )
+    return found
+
+
+def _samples(folder: Path, cards: Sequence[Any]) -> tuple[Floats, Floats]:
+    """When a run's cards told their utilisation, in order, and what it was."""
+    parts = []
+    for file in sorted((folder / "timeline").glob("*.parquet")):
+        try:
+            part = pq.read_table(file)
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(f"{file}: cannot be read ({error}); copy it again from where it was run") from error
+        if "utilisation" in part.column_names:  # timelines of before it was kept have none
+            told = part.filter(pc.is_in(part["source_id"].cast(pa.string()), pa.array(cards, pa.string())))
+            parts.append(told.select(["time_s", "utilisation"]).drop_null())
+    if not parts:
+        return np.empty(0), np.empty(0)
+    whole = pa.concat_tables(parts).sort_by("time_s")
+    return whole["time_s"].to_numpy(), whole["utilisation"].to_numpy()
+
+
+def _used(cell: Cell, times: Floats, shares: Floats) -> Quantity | None:
+    """How much of the time the card was at work in a cell: the mean over its questions, with Student's interval."""
+    starts, ends = (np.searchsorted(times, cell.numbers(name)) for name in ("start_s", "end_s"))
+    seen = ends > starts
+    if not seen.any():
+        return None
+    cumulated = np.concatenate([[0.0], np.cumsum(shares)])
+    means = (cumulated[ends[seen]] - cumulated[starts[seen]]) / (ends[seen] - starts[seen])
+    codes, n = dense(cell.questions[seen])
+    of_question = np.bincount(codes, means, n) / np.bincount(codes, minlength=n)
+    value, trials = float(of_question.mean()), int(seen.sum())
+    if n < MIN_QUESTIONS:
+        return Quantity(value, None, None, n, trials, "measured", f"{TOO_FEW} last long enough to see it")
+    half = quantile(0.025, n - 1) * float(of_question.std(ddof=1)) / math.sqrt(n)
+    return Quantity(value, max(0.0, value - half), min(1.0, value + half), n, trials, "measured")
+
+
+def _rise(curve: Curve, prompt_tokens: float, questions: int, trials: int) -> Quantity:
+    """The relative rise of an output token's joules from the shortest output to the longest that was measured."""
+    if ATTENTION.name not in curve.coefficients or TOKEN.name not in curve.coefficients:
+        return Quantity(None, None, None, questions, trials, "measured", "the outputs do not vary enough")
+    slope, flat = curve.coefficients[ATTENTION.name], curve.coefficients[TOKEN.name]
+    first, last = curve.region.output_tokens
+
+    def risen(per_context: float, per_token: float) -> float | None:
+        at_first = per_token + per_context * (prompt_tokens + first)
+        return per_context * (last - first) / at_first if at_first > 0.0 else None
+
+    # The two coefficients pull against each other: much of one goes with little of the other.
+    ends = (risen(slope.lower, flat.upper), risen(slope.value, flat.value), risen(slope.upper, flat.lower))
+    return Quantity(ends[1], ends[0], ends[2], questions, trials, joint_provenance({"measured"}))
+
+
+def _names(keys: Sequence[CellKey]) -> dict[CellKey, str]:
+    """Cells by what differs among them."""
+    parts = [p for p in ("decoding", "reasoning", "task", "engine") if len({getattr(k, p) for k in keys}) > 1]
+    return {key: ", ".join(getattr(key, part) for part in parts) for key in keys}
