@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from joulewise.energy.meter import Meter
@@ -117,12 +115,13 @@ def judge_run(
         known = dict(latest(mine))
         for done, item in enumerate(items, 1):
             before = known.get(item.of)
-            if before is not None and before.status == "judged":
+            reference = _reference(item, references)
+            if before is not None and before.status == "judged" and before.guided == bool(reference):
                 continue
             if limit is not None and asked >= limit:
                 stopped = f"no more than {limit} judgements were asked for"
                 break
-            found, unreachable = _judge(item, judge, prompts, references, meter)
+            found, unreachable = _judge(item, judge, prompts, reference, meter)
             append(file, found)
             known[item.of] = found
             asked += 1
@@ -208,13 +207,18 @@ def _pairs(answers: Sequence[Answered], against: str) -> Iterator[_Item]:
                 yield _Item(answer, turn, other)
 
 
+def _reference(item: _Item, references: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The reference answers that the judge is given, one a turn; empty where it is given none."""
+    trial = item.ours.trial
+    found = references.get(trial.question_id, ()) if trial.category in GUIDED else ()
+    return found if len(found) == len(item.ours.asked) else ()
+
+
 def _judge(
-    item: _Item, judge: Judge, prompts: Prompts, references: Mapping[str, tuple[str, ...]], meter: Meter | None
+    item: _Item, judge: Judge, prompts: Prompts, reference: tuple[str, ...], meter: Meter | None
 ) -> tuple[Judgement, bool]:
     """The judgement, and whether it failed because the judge is down."""
-    trial = item.ours.trial
-    reference = references.get(trial.question_id, ()) if trial.category in GUIDED else ()
-    guided = len(reference) == len(item.ours.asked)
+    trial, guided = item.ours.trial, bool(reference)
     template = prompts.templates["single" if item.theirs is None else "pair", guided, item.turn]
     calls: list[Call] = []
     reason, down = None, False
@@ -270,42 +274,38 @@ def _call(
     judge: Judge, messages: list[dict[str, str]], order: str | None, meter: Meter | None, calls: list[Call]
 ) -> tuple[str | None, str | None, bool]:
     """What is taken from the judge's reply; else None, why there is none, and whether the judge is down."""
-    reason, down = None, False
-    for attempt in itertools.count(1):
-        wait_s = 0.0
+    reason, down, rest_s = None, False, 0.0
+    for attempt in range(judge.tries):
+        if rest_s:
+            judge.sleep(rest_s)
+        reply, reason, down, rest_s = None, None, False, 0.0
         with ExitStack() as measured:
             window = None if meter is None else measured.enter_context(meter.window())
-            reply = None
             try:
                 reply = judge.ask(messages)
             except JudgeDown as error:
-                reason, down = str(error), True
-                wait_s = error.retry_after_s or 2.0 ** (attempt - 1)
+                reason, down, rest_s = str(error), True, error.retry_after_s or 2.0**attempt
             except JudgeRefuses as error:
-                reason, down = str(error), False
+                reason = str(error)
         energy = None if window is None else tuple(EnergyRecord.of(part) for part in window.energy.components)
-        make = partial(Call, order=order, energy=energy)
         if reply is None:
-            calls.append(make())
-            if not down:
-                return None, reason, False
-        else:
-            found = grade(reply.text) if order is None else verdict(reply.text)
-            said = None if found is None else f"{found:g}" if isinstance(found, float) else found
-            calls.append(
-                make(
-                    prompt_tokens=reply.prompt_tokens,
-                    output_tokens=reply.output_tokens,
-                    duration_s=reply.duration_s,
-                    said=said,
-                )
+            calls.append(Call(order=order, energy=energy))
+            if down:
+                continue
+            break
+        found = grade(reply.text) if order is None else verdict(reply.text)
+        said = f"{found:g}" if isinstance(found, float) else found
+        calls.append(
+            Call(
+                order=order,
+                prompt_tokens=reply.prompt_tokens,
+                output_tokens=reply.output_tokens,
+                duration_s=reply.duration_s,
+                said=said,
+                energy=energy,
             )
-            if said is not None:
-                return said, None, False
-            down = False
-            reason = "its reply was cut off before any grade" if reply.cut_off else "no grade is in its reply"
-        if attempt >= judge.tries:
-            return None, reason, down
-        if wait_s:
-            judge.sleep(wait_s)
-    raise AssertionError("unreachable")
+        )
+        if said is not None:
+            return said, None, False
+        reason = "its reply was cut off before any grade" if reply.cut_off else "no grade is in its reply"
+    return None, reason, down

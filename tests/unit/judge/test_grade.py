@@ -83,6 +83,20 @@ def test_every_turn_is_graded_and_a_report_has_a_tenth_of_the_mean(finished: Pat
     assert table.warnings == ()
 
 
+def test_a_grade_without_a_reference_is_given_anew_once_there_is_one(finished: Path, data: Path) -> None:
+    references = (data / REFERENCES_FILE).read_text()
+    (data / REFERENCES_FILE).unlink()
+    with local_judge(lambda _: says("[[5]]")) as server:
+        first = judge_run(finished, judge_at(server.url), data_dir=data)
+        assert first.notes == (
+            "no reference answers are at hand, so mathematics, coding and reasoning are judged without",
+        )
+        (data / REFERENCES_FILE).write_text(references)
+        again = judge_run(finished, judge_at(server.url), data_dir=data)
+    assert (first.asked, again.asked, again.notes) == (8, 4, ())
+    assert {j.guided for j in again.judgements if "|111|" in j.trial_id} == {True}
+
+
 def test_the_ledger_keeps_the_answers_for_the_judge_and_not_the_questions(finished: Path) -> None:
     trials = read_ledger(finished / "ledger.jsonl").trials
     assert all(g.text for t in trials for g in t.generations)
