@@ -429,6 +429,8 @@ def load(runs: os.PathLike[str] | str | Iterable[os.PathLike[str] | str]) -> Run
 
 def _whole(path: Path, name: str, warnings: list[str]) -> Iterator[tuple[int, Trial | Check]]:
     """Number and value of each whole line, one at a time: a ledger may be larger than the memory."""
+    from joulewise.probing import probed_trials
+
     seen: set[tuple[str, int]] = set()
     trials = 0
     for number, _, record in _records(path):
@@ -439,6 +441,8 @@ def _whole(path: Path, name: str, warnings: list[str]) -> Iterator[tuple[int, Tr
             seen.add((record.trial_id, record.attempt))
             trials += 1
         yield number, record
+        if isinstance(record, Trial) and record.probes:
+            yield from ((number, probed) for probed in probed_trials(record))
     _tell_repeated(name, warnings, trials - len(seen))
 
 

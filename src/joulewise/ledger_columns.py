@@ -50,6 +50,7 @@ _LINE = pa.schema(
         ("attempt", pa.int64()),
         ("generations", pa.list_(_GENERATION)),
         ("energy", pa.list_(_ENERGY)),
+        ("probes", pa.list_(pa.struct([("tokens", pa.int64())]))),
         *((name, SCHEMA.field(f"check_{name}").type) for name in VERDICT if name != "status"),
     ]
 )
@@ -113,6 +114,7 @@ def _trial_columns(run: str, trials: pa.Table) -> dict[str, Any]:
         _expect(not trials[name].null_count)
     _expect_in(trials["status"], ("ok", "failed"))
     _expect_ordered(trials["start_s"], trials["end_s"])
+    _expect(not pc.sum(pc.list_value_length(trials["probes"])).as_py())  # each becomes a row of its own
     n = trials.num_rows
     columns = {
         **{name: trials[name] for name in (*_PLAIN, "ledger_line")},

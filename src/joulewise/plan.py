@@ -295,7 +295,8 @@ class Plan(PlanPart):
     @classmethod
     def _distinct_labels(cls, value: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
         way_out = "give each a 'name'" if info.field_name == "engines" else "remove one"
-        _distinct(str(info.field_name), [(i, part.label) for i, part in enumerate(value)], way_out)
+        labels = [(i, label) for i, part in enumerate(value) for label in (part.label, *getattr(part, "probed", ()))]
+        _distinct(str(info.field_name), labels, way_out)
         return value
 
     @model_validator(mode="after")

@@ -153,6 +153,8 @@ class ProbeRecord(Record):
 
     Args:
         tokens: after so many.
+        reasoning: label of the reasoning that would have cut it off there.
+        time_s: when it had so many tokens, or had ended, on the monotonic clock; None where the engine does not tell.
         score, correct, extracted, score_note: as in ``Trial``; None where ``error`` is not.
         energy: the Trial's joules up to that token by the meter's timeline, which the closing is not in unless the
             thought had ended before; None where the engine or the timeline does not tell them.
@@ -162,6 +164,8 @@ class ProbeRecord(Record):
     """
 
     tokens: Tokens
+    reasoning: str
+    time_s: float | None = None
     score: float | None = None
     correct: bool | None = None
     extracted: str | None = None
@@ -199,6 +203,7 @@ class Trial(Record):
         attempt: 0, or the number of the rerun that replaces an earlier polluted Trial.
         running: of a sweep's Trial: so many requests ran side by side, batch after batch, and all of its generations
             are alike (as many prompt and output tokens each); None: requests ran one after the other.
+        probe_of: the Trial whose thought this one was probed from; only in tables, never in a ledger.
     """
 
     kind: Literal["trial"] = "trial"
@@ -238,6 +243,7 @@ class Trial(Record):
     other_cpu_cores: float | None = None
     polluted: bool = False
     running: Annotated[int, Field(ge=1)] | None = None
+    probe_of: str | None = None
 
     _ends_after_start = field_validator("end_s")(_not_before_start)
 

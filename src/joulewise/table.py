@@ -76,6 +76,7 @@ SCHEMA = pa.schema(
         ("other_cpu_cores", pa.float64()),
         ("polluted", pa.bool_()),
         ("running", pa.int32()),
+        ("probe_of", pa.string()),
         ("check_status", pa.string()),
         ("check_first_difference", pa.int64()),
         ("check_gap", pa.float64()),
@@ -97,6 +98,7 @@ SCHEMA = pa.schema(
 ``prefill_s`` and ``<component>_prefill_j`` go up to the first token; ``<component>_prefill_edges_j`` is the latter's
 standard uncertainty, gain and offset apart. They, and ``phase_<phase>_s`` (``PHASES``), are sums over a Trial's
 generations, null where one of these does not tell.
+``probe_of``: where a Trial was probed from the thought of another, that one's ``trial_id``; else null.
 ``running``: of a sweep's Trial: how many of its generations, all alike, ran side by side; else null.
 """
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from joulewise.engines.engine import Cut, FinishReason, Generation, Message, Request
-from joulewise.reasoning import Asked, Budget, Cot, Direct, FewShot, Probe, Reasoning, Vote
+from joulewise.reasoning import Asked, Budget, Cot, Direct, FewShot, Probed, Reasoning, Vote
 from joulewise.reasoning.reasoning import Answer, stated_whole, without_thinking
 from joulewise.tasks.math_answer import extract_math, stated_math
 
@@ -236,12 +236,13 @@ class Cutting:
         return Generation(text, tuple(map(ord, text)), 3, "eos", 0.0, 9.0, thinking_open=self.opened, cuts=cuts)
 
 
-def probed(ask: Cutting, template: Request = SHORT, **more: object) -> tuple[Answer, list[Probe]]:
+def probed(ask: Cutting, template: Request = SHORT, **more: object) -> tuple[Answer, list[tuple[int, Probed]]]:
     reasoning = Budget.model_validate({"tokens": 40, "probes": [4, 12, 30]} | more)
     answer = reasoning.answer(COUNTED, reasoning.settings(template), ask)
     before = len(ask.asked)
     assert before == len(answer.requests)
-    return answer, [probe(ask) for _, probe in answer.probes]
+    assert [probe.reasoning for probe in answer.probes] == [f"budget-{probe.tokens}" for probe in answer.probes]
+    return answer, [(probe.tokens, probe.run(ask)) for probe in answer.probes]
 
 
 def test_a_budget_is_probed_in_one_pass() -> None:
@@ -250,13 +251,13 @@ def test_a_budget_is_probed_in_one_pass() -> None:
     )
     answer, probes = probed(ask)
     assert (answer.text, len(answer.generations)) == ("Answer: 7", 1)
-    assert [(p.tokens, p.text, p.time_s, p.closing is None) for p in probes] == [
+    assert [(k, p.text, p.time_s, p.closing is None) for k, p in probes] == [
         (4, "Answer: 5", 4.0, False),
         (12, "", 12.0, False),
         (30, "Answer: 7", 30.0, True),  # it has been stated by then
     ]
     # What is probed is what a budget of so many tokens answers.
-    for tokens, probe in zip((4, 12, 30), probes, strict=True):
+    for tokens, probe in probes:
         alone = Budget(tokens=tokens)
         assert alone.answer(COUNTED, alone.settings(SHORT), ask).text == probe.text
 
@@ -265,7 +266,7 @@ def test_a_thought_that_ended_before_is_what_it_was() -> None:
     ask = Cutting("Hm. 3", {"Hm.\n\nThe answer is": " 5", "Hm. 3\n\nThe answer is": " 6"})
     answer, probes = probed(ask)
     assert (answer.text, len(answer.generations)) == ("Answer: 6", 2)
-    assert [(p.tokens, p.text, p.time_s, p.closing is None) for p in probes] == [
+    assert [(k, p.text, p.time_s, p.closing is None) for k, p in probes] == [
         (4, "Answer: 5", 4.0, False),
         (12, "Answer: 6", 11.0, True),
         (30, "Answer: 6", 11.0, True),
@@ -274,7 +275,7 @@ def test_a_thought_that_ended_before_is_what_it_was() -> None:
 
 def test_a_probe_closes_a_block_too() -> None:
     closed = "4 a\n</think>\n\nThe answer is"
-    answer, (probe,) = probed(Cutting("4 a</think>The answer is 7", {closed: " 4"}, opened=True), probes=[3])
+    answer, ((_, probe),) = probed(Cutting("4 a</think>The answer is 7", {closed: " 4"}, opened=True), probes=[3])
     assert (answer.text, probe.text) == ("Answer: 7", "Answer: 4")
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 import scripted_engine
 from joulewise.decoding import Decoding
@@ -16,6 +17,7 @@ from joulewise.energy.meter import Meter
 from joulewise.engines.engine import THINKING_SWITCH, Cut, Generation, Message, Request
 from joulewise.errors import ChoiceError, UserError
 from joulewise.ledger import load, read_ledger
+from joulewise.ledger_columns import quick_rows
 from joulewise.plan import load_plan
 from joulewise.reasoning.reward import RewardSpec
 from joulewise.runner import run
@@ -248,7 +250,8 @@ def test_a_probe_s_joules_are_not_the_budget_s(tmp_path: Path, meter: Meter, mon
         made = generate(engine, request, decoding)
         if request.messages[-1].role == "assistant":
             return replace(made, text="1" if "half" in request.messages[-1].content else "2")
-        return replace(made, text="answer: 3.", cuts=(Cut(2, "half", made.end_s), Cut(4, "answer: 2.", None)))
+        cuts = (Cut(2, "half", made.end_s), Cut(4, "answer: 2.", None))
+        return replace(made, text="answer: 3.", token_ids=made.token_ids[:5], cuts=cuts)
 
     monkeypatch.setattr(scripted_engine.ScriptedEngine, "generate", cut)
     budget = {"kind": "budget", "tokens": 8, "probes": [2, 4, 6]}
@@ -267,7 +270,31 @@ def test_a_probe_s_joules_are_not_the_budget_s(tmp_path: Path, meter: Meter, mon
     assert half.energy is not None
     assert (stated.closing, stated.closing_energy, stated.energy) == (None, None, None)
     assert (ended.closing, ended.energy is None) == (None, False)
-    assert trial.window().duration_s == trial.end_s - trial.start_s
+    # In tables each is a row of the budget that it stands for; what is not known up to a token is left out.
+    table = load(tmp_path / "run").arrow
+    rows = {row["reasoning"]: row for row in table.to_pylist()}
+    assert set(rows) == {"budget-2", "budget-6", "budget-8"}
+    row, closing_s = rows["budget-2"], half.closing.end_s - half.closing.start_s
+    assert half.time_s is not None
+    assert row["duration_s"] == pytest.approx(half.time_s - trial.start_s + closing_s)
+    joules = [
+        next(e.energy_j for e in part or () if e.component == "gpu") for part in (half.energy, half.closing_energy)
+    ]
+    assert None not in joules
+    assert row["gpu_energy_j"] == pytest.approx(sum(joules))  # type: ignore[arg-type]
+    assert (row["correct"], row["output_tokens"], row["generation_count"]) == (True, 2 + 8, 2)
+    assert (row["probe_of"], row["trial_id"].split("|")[0]) == (trial.trial_id, row["cell_id"])
+    assert (rows["budget-8"]["probe_of"], rows["budget-8"]["generation_count"]) == (None, 1)
+    assert rows["budget-6"]["output_tokens"] == rows["budget-8"]["output_tokens"]
+    # The quick reader leaves them to the strict one.
+    assert quick_rows("run", tmp_path / "run" / "ledger.jsonl") is None
+    assert load(tmp_path / "run").arrow.equals(table)
+
+
+def test_a_budget_that_another_one_probes_is_named_once(tmp_path: Path) -> None:
+    budgets = [{"kind": "budget", "tokens": 8}, {"kind": "budget", "tokens": 9, "probes": [4, 8]}]
+    with pytest.raises(ValidationError, match="two reasonings have the label 'budget-8'; remove one"):
+        make_plan(stepwise_task(tmp_path, ["a"]), reasonings=budgets)
 
 
 def test_a_probe_that_does_not_fit_fails_alone(tmp_path: Path, meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,10 @@ from joulewise.analysis.side_by_side import Sample
 from joulewise.energy.reading import Z95
 
 _SIZED = re.compile(r"([a-z][a-z-]*?)-(\d+)(.*)")
-_OF = re.compile(r"-((?:few-shot|cot|budget)-\d+(?:-\d+)?)(?:-t[\d.e+-]+)?(?:-all)?")
+_OF = re.compile(
+    r"(?:-(?:likelihood|examples|reward|oracle))?-((?:few-shot|cot|budget)-\d+(?:-\d+)?(?:-(?:no-)?thinking)?)"
+    r"(?:-t[\d.e+-]+)?(?:-all|-batched)?"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from joulewise.reasoning.budget import Budget
 from joulewise.reasoning.cot import Cot
 from joulewise.reasoning.direct import Direct
 from joulewise.reasoning.few_shot import FewShot
-from joulewise.reasoning.reasoning import Answer, Ask, Asked, Probe, Reasoning
+from joulewise.reasoning.reasoning import Answer, Ask, Asked, Probe, Probed, Reasoning
 from joulewise.reasoning.vote import Vote
 
 REASONINGS: dict[str, type[Reasoning]] = {
@@ -29,6 +29,7 @@ __all__ = [
     "Direct",
     "FewShot",
     "Probe",
+    "Probed",
     "Reasoning",
     "Vote",
 ]

@@ -15,6 +15,7 @@ from joulewise.reasoning.reasoning import (
     Ask,
     Asked,
     Probe,
+    Probed,
     Thinking,
     Thought,
     stated_whole,
@@ -55,6 +56,10 @@ class Budget(Thought):
         return f"budget-{self.tokens}{answer}{label_of_thinking(self.thinking)}"
 
     @property
+    def probed(self) -> tuple[str, ...]:
+        return tuple(self.model_copy(update={"tokens": tokens}).label for tokens in self.probes)
+
+    @property
     def needs_thinking(self) -> bool:
         return self.thinking is True
 
@@ -78,7 +83,10 @@ class Budget(Thought):
             return Answer(_stated(asked, steps), (thinking,), (steps,))
         thinking = replace(thinking, cuts=self.probes)
         answer = yield from self._conclude(asked, thinking, (yield thinking))
-        return replace(answer, probes=tuple((k, partial(self._probe, asked, answer, k)) for k in self.probes))
+        labels = zip(self.probes, self.probed, strict=True)
+        return replace(
+            answer, probes=tuple(Probe(k, label, partial(self._probe, asked, answer, k)) for k, label in labels)
+        )
 
     def _conclude(self, asked: Asked, thinking: Request, steps: Generation) -> Thinking:
         """The answer that steps state, or else are made to state by one further request."""
@@ -92,18 +100,18 @@ class Budget(Thought):
         stated = stated_whole(asked, f"{CLOSE}{_apart(last.text)}", last.finish_reason)
         return Answer(stated, (thinking, closing), (steps, last))
 
-    def _probe(self, asked: Asked, answer: Answer, tokens: int, ask: Ask) -> Probe:
+    def _probe(self, asked: Asked, answer: Answer, tokens: int, ask: Ask) -> Probed:
         thinking, steps = answer.requests[0], answer.generations[0]
         cut = next((cut for cut in steps.cuts if cut.tokens == tokens), None)
         if cut is None:  # it came to its end before
-            return Probe(tokens, answer.text, None, answer.generations[-1].end_s)
+            return Probed(answer.text, None, answer.generations[-1].end_s)
         steps = replace(steps, text=cut.text, finish_reason="length")
         conclusion = self._conclude(asked, thinking, steps)
         try:
             conclusion.send(ask(next(conclusion)))
         except StopIteration as end:
             made: Answer = end.value
-        return Probe(tokens, made.text, made.generations[1] if len(made.generations) > 1 else None, cut.time_s)
+        return Probed(made.text, made.generations[1] if len(made.generations) > 1 else None, cut.time_s)
 
 
 def _stated(asked: Asked, steps: Generation) -> str:

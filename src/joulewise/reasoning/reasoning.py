@@ -59,20 +59,33 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class Probed:
     """What a thought would have answered, had it been cut off.
 
     Args:
-        tokens: after so many.
         text: the text that is scored.
         closing: what the answer was got by, where the thought so far had not stated it.
         time_s: when the thought had so many tokens, monotonic seconds; None where that is not known.
     """
 
-    tokens: int
     text: str
     closing: Generation | None
     time_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """How to find that out, when all is measured.
+
+    Args:
+        tokens: after so many.
+        reasoning: the label of the reasoning that would have cut it off there.
+        run: finds it out, by requests of its own.
+    """
+
+    tokens: int
+    reasoning: str
+    run: Callable[[Ask], Probed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +99,7 @@ class Answer:
         votes: what was extracted from each sample, where they were counted; None for a sample without an answer.
         ratings: what each sample was rated, where the best one was taken; None for a sample without a rating.
         note: what a reader must know of how the answer came about.
-        probes: after so many tokens, and what finds out, by requests of its own, what would have been answered then:
-            to be called when all is measured.
+        probes: for what would have been answered earlier.
     """
 
     text: str
@@ -96,7 +108,7 @@ class Answer:
     votes: tuple[str | None, ...] | None = None
     ratings: tuple[float | None, ...] | None = None
     note: str | None = None
-    probes: tuple[tuple[int, Callable[[Ask], Probe]], ...] = ()
+    probes: tuple[Probe, ...] = ()
 
 
 class Reasoning(BaseModel, ABC):
@@ -113,6 +125,11 @@ class Reasoning(BaseModel, ABC):
     def label(self) -> str:
         """Short unique name within a grid."""
         return self.kind
+
+    @property
+    def probed(self) -> tuple[str, ...]:
+        """The labels of the reasonings whose answers it finds out along the way."""
+        return ()
 
     def refuses(self, asked: Asked) -> str | None:
         """Why it cannot answer such a question, one clause about the task; None if it can."""

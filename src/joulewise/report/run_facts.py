@@ -140,6 +140,7 @@ class RunFacts:
 def run_facts(name: str, table: RunTable) -> RunFacts:
     """The facts of one run of a table."""
     rows = table.arrow.filter(pc.equal(table.arrow["run"], name))
+    rows = rows.filter(rows["probe_of"].is_null())
     ok = rows.filter(pc.equal(rows["status"], "ok"))
     failed = rows.filter(pc.not_equal(rows["status"], "ok"))
     errors = Counter(error or "no reason recorded" for error in failed["error"].to_pylist())

@@ -37,10 +37,11 @@ def test_the_text_so_far_and_when_it_was_there(kind: str, tmp_path: Path) -> Non
             assert generation.text.startswith(cut.text)
             assert len(cut.text) <= cut.tokens
         assert generation.cuts[-1].text
-        if kind == "transformers":
+        if kind == "transformers" and generation.rounds:  # a forward may give several tokens
             assert {cut.time_s for cut in generation.cuts} == {None}
             continue
         times = [generation.first_token_s, *(cut.time_s for cut in generation.cuts), generation.end_s]
         assert times == sorted(times)
-        assert generation.cuts[0].time_s == generation.first_token_s
+        if kind == "native":
+            assert generation.cuts[0].time_s == generation.first_token_s
     assert engine.generate(replace(ask, cuts=()), Vanilla()).cuts == ()

@@ -70,12 +70,15 @@ def seeded(request: Request) -> Iterator[None]:
 def forwards_watched(model: Any, synchronize: Callable[[], None], watch: Stopwatch) -> Iterator[list[float]]:
     """Note when the model's first forward, which gives the first token, is done, and how long all forwards take.
 
-    For the first one the loop waits on the device, for the others it does not.
+    For the first one the loop waits on the device, for the others it does not. What is noted after that is when each
+    further forward began: the loop looks at every token before it goes on.
     """
     times: list[float] = []
 
     def before(*_: Any) -> None:
         watch.mark("host" if times else "prefill")
+        if times:
+            times.append(time.monotonic())
 
     def after(*_: Any) -> None:
         watch.mark("verify" if times else "prefill")

@@ -153,7 +153,7 @@ class TransformersEngine:
             phases_s=watch.seconds(within_s=end_s - start_s),
             log_probability=_log_probability(made.logits, new[:length]) if request.log_probability else None,
             thinking_open=thinking_open(target, prompt),
-            cuts=_cuts(target, request.cuts, new[:length]),
+            cuts=_cuts(target, request.cuts, new[:length], first_token if isinstance(decoding, Vanilla) else ()),
         )
         return generation, proposals
 
@@ -249,7 +249,7 @@ class TransformersEngine:
                     first_token_s=first_token[0] if first_token else None,
                     log_probability=drawn.log_probability(row, len(new)) if drawn is not None else None,
                     thinking_open=thinking_open(target, prompt),
-                    cuts=_cuts(target, request.cuts, new),
+                    cuts=_cuts(target, request.cuts, new, first_token),
                 )
             )
         return tuple(made)
@@ -307,10 +307,22 @@ class TransformersEngine:
             torch.cuda.synchronize(device)
 
 
-def _cuts(target: Loaded, cuts: Sequence[int], tokens: Sequence[int]) -> tuple[Cut, ...]:
-    """As in ``Generation``; the library does not tell when a token was there."""
+def _cuts(target: Loaded, cuts: Sequence[int], tokens: Sequence[int], times_s: Sequence[float]) -> tuple[Cut, ...]:
+    """As in ``Generation``.
+
+    Args:
+        target: whose tokens.
+        cuts: as in ``Request``.
+        tokens: the output.
+        times_s: when the first token was there, and when each further forward began; empty where a forward may give
+            several tokens.
+    """
     decode = target.tokenizer.decode
-    return tuple(Cut(k, decode(tokens[:k], skip_special_tokens=True), None) for k in cuts if k < len(tokens))
+    return tuple(
+        Cut(k, decode(tokens[:k], skip_special_tokens=True), times_s[k] if k < len(times_s) else None)
+        for k in cuts
+        if k < len(tokens)
+    )
 
 
 def _log_probability(logits: Sequence[Any], tokens: Sequence[int]) -> float:
