@@ -201,6 +201,15 @@ def test_by_a_reward_model_s_own_address(server: Server, monkeypatch: pytest.Mon
     assert server.seen[1] == ("/rate", "Bearer abc", {"messages": said, "answer": "deux"})
 
 
+def test_what_a_budget_s_close_begins_is_not_told_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Sequence[Message]] = []
+    monkeypatch.setattr(RewardSpec, "rate", lambda _, messages, answer: told.append(messages))
+    asked = replace(ASKED, stated=lambda text: "" if text == "no" else text)
+    made = [("no", 6, None), ("1", 2, None)]
+    answer, _ = best(made, asked, samples=1, of=Budget(tokens=6), by="reward", reward={"url": "http://x"})
+    assert (told, len(answer.requests)) == ([(Message("user", "Step by step?"),)], 2)
+
+
 def test_by_a_chat_model(server: Server) -> None:
     def reply(body: dict[str, Any]) -> tuple[int, bytes]:
         text = {"ä": "12 or 40", "b": "I'd say 97.5.", "c": "none"}[body["messages"][0]["content"].split("\n")[-3]]

@@ -70,7 +70,9 @@ class BestOf(Sampled):
 
     def _rate(self, asked: Asked, answer: Answer) -> float | None:
         if self.reward is not None:
-            return self.reward.rate(answer.requests[-1].messages, answer.text)
+            messages = answer.requests[-1].messages
+            begun = messages[-1].role == "assistant"  # the close of a budget, which is not asked
+            return self.reward.rate(messages[:-1] if begun else messages, answer.text)
         if self.by == "examples":
             assert asked.by_examples is not None
             return asked.by_examples(answer.text)
