@@ -33,6 +33,8 @@ from joulewise.records import SCHEMA_VERSION, Check, Trial
 from joulewise.yaml_file import load_yaml
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from joulewise.energy.crosscheck import CrossCheck
     from joulewise.energy.meter import TimelineRow
     from joulewise.energy.reading import DeviceState
@@ -417,7 +419,7 @@ def load(runs: os.PathLike[str] | str | Iterable[os.PathLike[str] | str]) -> Run
             quick = quick_rows(name, ledger, partial(_tell_repeated, name, warnings))
         rows = rows_to_arrow(name, _whole(ledger, name, warnings)) if quick is None else quick
         rows, told = rated(rows, read_judgements(folder))
-        warnings += [f"{name}: {text}" for text in told]
+        warnings += [f"{name}: {text}" for text in (*told, *_notes(rows))]
         tables.append(rows)
         if tables[-1].num_rows and not parts[0]:
             warnings.append(
@@ -425,6 +427,15 @@ def load(runs: os.PathLike[str] | str | Iterable[os.PathLike[str] | str]) -> Run
             )
     arrow = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
     return RunTable(arrow, plans, environments, named, tuple(warnings))
+
+
+def _notes(rows: pa.Table) -> list[str]:
+    """What must be known of how answers came about, a sentence a reasoning and note."""
+    counts = rows.filter(rows["note"].is_valid()).group_by(["reasoning", "note"]).aggregate([([], "count_all")])
+    return [
+        f"{c['reasoning']}: {c['note']} ({c['count_all']:,} Trial{'s' * (c['count_all'] > 1)})"
+        for c in counts.to_pylist()
+    ]
 
 
 def _whole(path: Path, name: str, warnings: list[str]) -> Iterator[tuple[int, Trial | Check]]:

@@ -73,6 +73,7 @@ SCHEMA = pa.schema(
         ("extracted", pa.string()),
         ("metric", pa.string()),
         ("score_note", pa.string()),
+        ("note", pa.string()),
         ("other_cpu_cores", pa.float64()),
         ("polluted", pa.bool_()),
         ("running", pa.int32()),

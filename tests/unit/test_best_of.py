@@ -244,8 +244,17 @@ def test_who_is_down_fails_the_trial_alone_and_who_knows_us_not_ends_the_run(
             reward.rate(TURN, "7")
     assert {path for path, _, _ in server.seen} == {"/"}
     monkeypatch.delenv("NO_KEY", raising=False)
-    with pytest.raises(UserError, match="NO_KEY holds no key"):
-        RewardSpec(url=server.url, key_env="NO_KEY").rate(TURN, "7")
+    reward = RewardSpec(url=server.url, key_env="NO_KEY")
+    for value, fault in ((None, "holds no key"), ("two words", "holds no key that can be one"), ("clé", "can be one")):
+        if value is not None:
+            monkeypatch.setenv("NO_KEY", value)
+        with pytest.raises(UserError, match=f"NO_KEY .*{fault}"):
+            reward.rate(TURN, "7")
+        told = BestOf(by="reward", reward=reward).refuses(ASKED)
+        assert told is not None
+        assert fault in told
+    monkeypatch.setenv("NO_KEY", "fine")
+    assert BestOf(by="reward", reward=reward).refuses(ASKED) is None
 
 
 def test_who_is_not_there_is_told() -> None:

@@ -204,6 +204,7 @@ def test_what_was_chosen_and_by_whom_is_kept(tmp_path: Path, meter: Meter, known
     (trial,) = read_ledger(run(plan, tmp_path / "run", meter=meter).folder / "ledger.jsonl").trials
     assert (trial.extracted, trial.correct, trial.ratings) == ("6", True, (0.0, 0.0, 0.0, 1.0))
     assert (trial.note, len(trial.generations)) == ("chosen by who knows the answer", 4)
+    assert load(tmp_path / "run").warnings == ("run: best-of-4-oracle: chosen by who knows the answer (1 Trial)",)
     assert not any(request.log_probability for request in known_answers)
 
 

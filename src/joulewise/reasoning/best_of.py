@@ -49,6 +49,8 @@ class BestOf(Sampled):
             return "its questions show no examples that code could be run on"
         if self.by == "oracle" and asked.oracle is None:
             return "nothing scores its answers before they are given"
+        if self.reward is not None and (fault := self.reward.fault()):
+            return fault
         if asked.continuations:
             return "its answers are compared, not sampled"
         return super().refuses(asked)

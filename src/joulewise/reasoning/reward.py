@@ -70,6 +70,13 @@ class RewardSpec(BaseModel):
         """Whose rating it is, for people."""
         return urlsplit(self.url).netloc + (f" ({self.model})" if self.model else "")
 
+    def fault(self) -> str | None:
+        """What is wrong with the key, as the end of a sentence; None if nothing."""
+        key = None if self.key_env is None else os.environ.get(self.key_env, "")
+        if key is None or (key and key.isascii() and key.isprintable() and " " not in key):
+            return None
+        return f"the environment variable {self.key_env} holds no key" + (" that can be one" if key else "")
+
     def rate(self, messages: Sequence[Message], answer: str) -> float | None:
         """What an answer is worth; None where the reply holds no number.
 
@@ -79,8 +86,10 @@ class RewardSpec(BaseModel):
 
         Raises:
             ChoiceError: the server is down, or refuses this answer.
-            UserError: there is no key, or the server knows neither key nor model.
+            UserError: a ``fault`` of the key, or a server that knows neither key nor model.
         """
+        if fault := self.fault():
+            raise UserError(f"{fault}: set it, for {self.where}")
         said = [{"role": m.role, "content": m.content} for m in messages]
         if self.model is None:
             score = _field(self._post(self.url, {"messages": said, "answer": answer}), "score")
@@ -96,12 +105,7 @@ class RewardSpec(BaseModel):
     def _post(self, address: str, body: dict[str, Any]) -> Any:
         headers = {"Content-Type": "application/json", "User-Agent": "joulewise"}
         if self.key_env is not None:
-            key = os.environ.get(self.key_env)
-            if not key:
-                raise UserError(f"the environment variable {self.key_env} holds no key for {self.where}: set it")
-            if not (key.isascii() and key.isprintable() and " " not in key):
-                raise UserError(f"the environment variable {self.key_env} holds what no key can be: set it anew")
-            headers["Authorization"] = f"Bearer {key}"
+            headers["Authorization"] = f"Bearer {os.environ[self.key_env]}"
         request = urllib.request.Request(address, json.dumps(body).encode(), headers, method="POST")
         try:
             with _OPENER.open(request, timeout=self.timeout_s) as response:
