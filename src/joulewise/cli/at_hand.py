@@ -18,6 +18,9 @@ from joulewise.errors import JoulewiseError
 from joulewise.plan import Plan
 
 FIRST_LAYERS = "first-layers:"
+_FILES = (".safetensors", ".bin", ".pt", ".pth")
+"""How a head's file may end; a hub's name, such as ``owner/head-v1.3``, may hold a dot too."""
+
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
@@ -79,7 +82,7 @@ def _check_head(name: str, decoding: Medusa | Eagle2 | Eagle3) -> tuple[str | No
     if name == RANDOM_HEAD:
         return None, None
     if not name.startswith(SHIPPED) and not Path(name).exists():
-        if Path(name).suffix or not _HUB_NAME.fullmatch(name):
+        if Path(name).suffix in _FILES or not _HUB_NAME.fullmatch(name):
             return f"there is no head {name}: check the spelling, or train one with `joulewise heads train`", None
         return None, None if _cached(name) else f"the head {name} is not in the hub's cache: the run will ask for it"
     try:

@@ -38,10 +38,11 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
     check_reasonings(plan, questions)
     check_compared(plan, check_supported(plan), questions)
     faults, remarks = check_models(plan)
-    faults += _devices_lacking(plan)
+    lacking, elsewhere = _devices_lacking(plan)
+    faults += lacking
     if faults:
         raise UserError("\n".join(faults))
-    warnings = [*skipped.told(), *remarks, *_without_vanilla(plan)]
+    warnings = [*skipped.told(), *remarks, *elsewhere, *_without_vanilla(plan)]
     if plan.target is not None:
         most = plan.target.max_repeats
         ends = "its budget of seconds is spent" if most is None else f"each question was asked {most} times"
@@ -94,20 +95,25 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
     )
 
 
-def _devices_lacking(plan: Plan) -> list[str]:
-    """Engines that name a GPU which is not here."""
+def _devices_lacking(plan: Plan) -> tuple[list[str], list[str]]:
+    """Engines that name a GPU which is not here, and those that want several where there is none.
+
+    The former is a fault. A plan for large models is written on machines that could never run it: the latter is told.
+    """
     named = [engine for engine in plan.engines if engine.device not in ("auto", "cpu")]
     if not named or find_spec("torch") is None:
-        return []
+        return [], []
     import torch  # takes a second or two, so only where a GPU is named
 
     count = torch.cuda.device_count()
     here = f"torch sees {count} here" if count else "torch sees none here"
-    return [
-        f"engine {engine.label}: device: {engine.device} needs a GPU, and {here}: use device: cpu or auto"
-        for engine in named
-        if int(engine.device.partition(":")[2] or 0) >= count
-    ]
+    told: tuple[list[str], list[str]] = ([], [])
+    for engine in named:
+        if int(engine.device.partition(":")[2] or 0) >= count:
+            told[engine.device == "balanced"].append(
+                f"engine {engine.label}: device: {engine.device} needs a GPU, and {here}: use device: cpu or auto"
+            )
+    return told
 
 
 def _show_cells(cells: Sequence[Cell], rows: Sequence[Mapping[str, Any]]) -> None:

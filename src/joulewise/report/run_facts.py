@@ -97,6 +97,7 @@ class RunFacts:
         software: versions by name: the packages', and those that only the engines tell.
         commit: of the checkout it ran from, with ``(changed)`` where that had local changes.
         questions: number of questions by task.
+        excluded: what the plan leaves out and why, in words.
         target: the plan's target for the relative half-width of every cell's joules per output token, if it has one.
         planned: number of Trials that the plan asks for (within ``--limit``); None if not recorded.
         trials, ok, failed: how many there are.
@@ -118,6 +119,7 @@ class RunFacts:
     idle: tuple[IdlePower, ...]
     counter_checks: tuple[CounterCheck, ...]
     questions: Mapping[str, int]
+    excluded: tuple[str, ...]
     planned: int | None
     target: float | None
     trials: int
@@ -164,6 +166,7 @@ def run_facts(name: str, table: RunTable) -> RunFacts:
         idle=tuple(_idle(environment)),
         counter_checks=tuple(_counter_checks(environment)),
         questions={a["task"]: a["question_id_count_distinct"] for a in sorted(asked, key=_task_order)},
+        excluded=tuple(_excluded(one) for one in _mappings(plan.get("exclude"))),
         target=target if isinstance(target, float) else None,
         planned=planned if isinstance(planned, int) else None,
         trials=rows.num_rows,
@@ -173,6 +176,14 @@ def run_facts(name: str, table: RunTable) -> RunFacts:
         pollution_unknown=ok["other_cpu_cores"].null_count,
         errors=tuple(sorted(errors.items(), key=lambda item: (-item[1], item[0]))),
     )
+
+
+def _excluded(exclusion: Mapping[str, Any]) -> str:
+    """The patterns that leave cells out, those that match everything apart, with the reason."""
+    names = [_text(exclusion.get(part)) for part in ("engine", "decoding", "reasoning", "task")]
+    cells = ", ".join(name for name in names if name not in (None, "*"))
+    reason = _text(exclusion.get("reason"))
+    return f"{cells} ({reason})" if reason else cells
 
 
 def _task_order(count: Mapping[str, Any]) -> list[tuple[int, int, str]]:

@@ -94,6 +94,7 @@ def run_lines(run: RunFacts) -> list[tuple[str, str]]:
         *(("GPU", gpu) for gpu in run.gpus),
         *(line for engine in run.engines for line in _engine_lines(engine)),
         ("Questions", ", ".join(f"{n:,} {task}" for task, n in run.questions.items())),
+        *(("Left out" if i == 0 else "", told) for i, told in enumerate(run.excluded)),
         ("Trials", trials),
         *_origin_lines(run),
         *_idle_lines(run.idle),

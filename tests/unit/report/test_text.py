@@ -149,3 +149,15 @@ def test_a_source_without_a_trial_is_not_called_missing(rows, phrase):
     told = dict(run_lines(summary.runs[0]))
     assert told["GPU joules"] == f"{phrase} (NVIDIA H200: NVML energy counter)"
     assert ("CPU joules" in told) == (phrase == "in no Trial")
+
+
+def test_what_a_plan_leaves_out_is_told_with_its_reason():
+    exclude = [
+        {"engine": "t5", "decoding": "eagle*", "reasoning": "*", "task": "*", "reason": "no head is published"},
+        {"engine": "*", "decoding": "*", "reasoning": "vote-3", "task": "mt_bench", "reason": None},
+    ]
+    summary = summarise(table([row(energy=[part("gpu", 1.0)])], plans={"r": {"name": "p", "exclude": exclude}}))
+    lines = run_lines(summary.runs[0])
+    assert [line for line in lines if line[0] == "Left out"] == [("Left out", "t5, eagle* (no head is published)")]
+    assert lines[lines.index(("Left out", "t5, eagle* (no head is published)")) + 1] == ("", "vote-3, mt_bench")
+    assert "Left out" not in dict(run_lines(summarise(table([row()], plans={"r": {"name": "p"}})).runs[0]))
