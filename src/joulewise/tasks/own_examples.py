@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import secrets
 
@@ -11,7 +12,14 @@ from joulewise.tasks.task import Question
 
 _CHECK = """
 def _rate(examples, mark):
-    import contextlib, doctest, io
+    import ast, contextlib, doctest, io
+    def same(want, got):
+        if doctest.OutputChecker().check_output(want, got, doctest.NORMALIZE_WHITESPACE):
+            return True
+        try:
+            return ast.literal_eval(want.strip()) == ast.literal_eval(got.strip())
+        except (ValueError, SyntaxError):
+            return False
     right = 0
     for source, want in examples:
         printed = io.StringIO()
@@ -20,19 +28,32 @@ def _rate(examples, mark):
                 exec(compile(source, "<example>", "single"), globals())
         except Exception:
             continue
-        right += doctest.OutputChecker().check_output(want, printed.getvalue(), doctest.NORMALIZE_WHITESPACE)
+        right += same(want, printed.getvalue())
     print(f"\\n{mark}{right}")
 _rate(%r, %r)
 """
 
 
 def shown_examples(text: str) -> list[tuple[str, str]]:
-    """The ``>>>`` examples in a question's text: what is called, and what that prints."""
+    """The ``>>>`` examples in the docstrings of a question's text: what is called, and what that prints.
+
+    Of one that prints nothing but compares (``>>> f(1) == 2``), that it is so is what it would print.
+    """
     try:
-        found = doctest.DocTestParser().get_examples(text)
-    except ValueError:  # lines that are not indented alike
+        functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+        docstrings = [ast.get_docstring(function) or "" for function in functions]
+        found = [example for doc in docstrings for example in doctest.DocTestParser().get_examples(doc)]
+    except (SyntaxError, ValueError):  # no Python, or lines of an example that are not indented alike
         return []
-    return [(e.source, e.want) for e in found if e.want and e.exc_msg is None]
+    shown = [(e.source, e.want or ("True\n" if _compares(e.source) else "")) for e in found if e.exc_msg is None]
+    return [(source, want) for source, want in shown if want]
+
+
+def _compares(source: str) -> bool:
+    try:
+        return isinstance(ast.parse(source.strip(), mode="eval").body, ast.Compare)
+    except SyntaxError:
+        return False
 
 
 def rate_by_examples(question: Question, text: str) -> float | None:

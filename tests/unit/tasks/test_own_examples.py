@@ -29,8 +29,11 @@ QUESTION = Question("q", TEXT, "assert False, 'the tests take no part'", extra={
 def test_the_examples_that_can_be_compared() -> None:
     assert shown_examples(TEXT) == [("total([1, 2])\n", "3\n"), ("total([])\n", "0\n")]
     assert shown_examples("def f(): ...") == []
-    assert shown_examples(">>> f()\n") == []
-    assert shown_examples("    >>> f()\n  1") == []  # its lines are not indented alike
+    assert shown_examples(">>> f()\n1\n") == []  # no Python
+    assert shown_examples('def f():\n    """\n    >>> f()\n  1\n    """\n') == []  # its lines are not indented alike
+    last = 'import math\ndef f(n):\n    """What it does.\n    >>> f(2) == 4\n    >>> f(2) 4\n    >>> f(3)\n    """\n'
+    assert shown_examples(last) == [("f(2) == 4\n", "True\n")]
+    assert shown_examples('def f():\n    """\n    >>> f()\n    1\n    """\n') == [("f()\n", "1\n")]
 
 
 @pytest.mark.parametrize(
@@ -50,6 +53,38 @@ def test_the_examples_that_can_be_compared() -> None:
 )
 def test_what_an_answer_is_worth_by_them(answer: str, worth: float) -> None:
     assert rate_by_examples(QUESTION, answer) == worth
+
+
+@pytest.mark.parametrize(
+    ("want", "answer", "worth"),
+    [
+        ('"21"', "    return '21'", 1.0),
+        ("'21'", "    return 21", 0.0),
+        ("[1,2]", "    return [1, 2]", 1.0),
+        ("[1, 2]", "    return (1, 2)", 0.0),
+        ("{'b': 1, 'a': 2}", "    return {'a': 2, 'b': 1}", 1.0),
+        ("2.50", "    return 2.5", 1.0),
+        ("é", "    print('é')", 1.0),
+    ],
+)
+def test_equal_values_may_be_written_otherwise(want: str, answer: str, worth: float) -> None:
+    text = f'def f():\n    """It shows:\n    >>> f()\n    {want}\n    """\n'
+    assert rate_by_examples(Question("q", text, "f()", extra={"entry_point": "f"}), answer) == worth
+
+
+def test_humaneval_s_own_solutions_get_its_examples_right(repository: Path) -> None:
+    data = repository.parent / "shared" / "data"
+    if not (data / "humaneval.jsonl").is_file():
+        pytest.skip("the data sets of ../shared/data are not here")
+    lines = (data / "humaneval.jsonl").read_text(encoding="utf-8").splitlines()
+    solutions = {row["task_id"]: row["canonical_solution"] for row in map(json.loads, lines)}
+    questions = open_task("humaneval", data).questions()
+    showing = [question for question in questions if shown_examples(question.text)]
+    assert (len(questions), len(showing)) == (164, 75)
+    contradicted = {"HumanEval/47", "HumanEval/116"}  # by the published solutions themselves
+    asked = [q for i, q in enumerate(showing) if i % 9 == 0 or q.question_id in contradicted]
+    rated = {q.question_id: rate_by_examples(q, solutions[q.question_id]) for q in asked}
+    assert {question for question, worth in rated.items() if worth != 1.0} == contradicted
 
 
 def test_a_question_without_examples_rates_nothing() -> None:
