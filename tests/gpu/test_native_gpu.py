@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Iterator
 
@@ -151,6 +152,8 @@ def test_what_was_captured_changes_nothing(opened: tuple[NativeEngine, EngineInf
 def test_no_memory_left_is_one_sentence(opened: tuple[NativeEngine, EngineInfo]) -> None:
     engine, _ = opened
     total = torch.cuda.get_device_properties(0).total_memory
+    engine._ready(Vanilla()).target.rows.clear()  # so that the cache must be made anew
+    gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 2**20) / total)
     try:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from joulewise.engines.native.model import Hidden
 from joulewise.engines.native.tree import Tree
+
+if TYPE_CHECKING:
+    from joulewise.engines.native.session import Judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,5 +81,22 @@ class Drafter(Protocol):
         """Take in how the last draft fared.
 
         Called once after each ``propose``, but not after the last round, and never where ``most_nodes`` is 0.
+        """
+        ...
+
+
+@runtime_checkable
+class Foresees(Protocol):
+    """A drafter that can go on before the host knows what the target made of its draft."""
+
+    def foresee(self, judged: Judged, hidden: Hidden) -> bool:
+        """Take in how the last draft fared, from what lies on the device, and begin the next draft.
+
+        Args:
+            judged: the target's verdict.
+            hidden: its hidden states at the draft's nodes.
+
+        Returns:
+            Whether it did; else ``observe`` is called.
         """
         ...

@@ -96,22 +96,29 @@ def children(
         _best_children, (nodes,), logits,
         *parts, values, places, places if ids is None else ids, scores, numbers, *out, chunks,
         k, triton.next_power_of_2(chunks), triton.next_power_of_2(chunks * k), ids is not None,
-        warps=2,
+        warps=1,
     )  # fmt: skip
 
 
 @triton.jit
 def _follow(
     scores, tokens, states, seen, new_scores, new_tokens, new_numbers, new_states, new_seen, made, count, size, width,
-    K: tl.constexpr, COUNT: tl.constexpr, SEEN: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr,
+    K: tl.constexpr, COUNT: tl.constexpr, SEEN: tl.constexpr, PART: tl.constexpr, BLOCK: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):  # fmt: skip
     begin(AHEAD)
     row, at = tl.program_id(0), tl.arange(0, COUNT)
     found = tl.load(scores + at, mask=at < count, other=-float("inf"))
-    best, place = tl.max(found, axis=0, return_indices=True)
-    for _ in range(row):
-        found = tl.where(at == place, -float("inf"), found)
-        best, place = tl.max(found, axis=0, return_indices=True)
+    rank = tl.zeros([COUNT], tl.int32)
+    for first in range(0, count, PART):
+        other = first + tl.arange(0, PART)
+        theirs = tl.load(scores + other, mask=other < count, other=-float("inf"))
+        before = (theirs[None, :] > found[:, None]) | (
+            (theirs[None, :] == found[:, None]) & (other[None, :] < at[:, None])
+        )
+        rank += tl.sum((before & (other < count)[None, :]).to(tl.int32), axis=1)
+    place = tl.sum(tl.where((rank == row) & (at < count), at, 0), axis=0)
+    best = tl.load(scores + place)
     origin = place // K
     tl.store(new_scores + row, best)
     tl.store(new_tokens + row, tl.load(tokens + place))
@@ -148,8 +155,8 @@ def follow(
     start(
         _follow, (k,), scores,
         scores, tokens, states, seen.view(torch.uint8), *new, sees.view(torch.uint8), made, len(scores), size, width,
-        k, triton.next_power_of_2(len(scores)), triton.next_power_of_2(width + k), 1024,
-        warps=2,
+        k, triton.next_power_of_2(len(scores)), triton.next_power_of_2(width + k), 32, 1024,
+        warps=4,
     )  # fmt: skip
     return *new, sees
 

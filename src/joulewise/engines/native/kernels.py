@@ -21,7 +21,8 @@ import triton.language as tl
 from torch import Tensor
 
 SPLITS = 16
-"""Parts into which the slots of a text are cut, so that they are read by many multiprocessors at once."""
+"""Parts into which the slots of a text are cut, so that they are read by many multiprocessors at once; half as many
+where there are more rows of queries than one program holds."""
 
 MOST_ROWS = 64
 """Rows of queries that one program holds."""
@@ -271,21 +272,22 @@ def attend_placed(
     groups = heads // kv_heads
     rows = max(16, min(MOST_ROWS, triton.next_power_of_2(width * groups)))
     blocks = triton.cdiv(width * groups, rows)
-    shape = (texts, kv_heads, SPLITS, blocks * rows)
+    splits = SPLITS if blocks == 1 else SPLITS // 2
+    shape = (texts, kv_heads, splits, blocks * rows)
     parts = torch.empty(*shape, size, dtype=torch.float32, device=query.device)
     tops, sums = torch.empty(2, *shape, dtype=torch.float32, device=query.device)
     out = torch.empty_like(query)
     slots = 64 if rows < MOST_ROWS else 32
     start(
-        _attend, (SPLITS, kv_heads * blocks, texts), query,
+        _attend, (splits, kv_heads * blocks, texts), query,
         query, keys, values, before, ancestors.view(torch.uint8), parts, tops, sums, scale,
         keys.stride(0), keys.stride(1), width, ancestors.shape[1], groups, kv_heads, size,
-        rows, slots, SPLITS, query.dtype == torch.float32,
+        rows, slots, splits, query.dtype == torch.float32,
         warps=4,
     )  # fmt: skip
     start(
         _merge, (width * groups, kv_heads, texts), query,
-        parts, tops, sums, out, width, groups, kv_heads, size, blocks * rows, SPLITS,
+        parts, tops, sums, out, width, groups, kv_heads, size, blocks * rows, splits,
         warps=2,
     )  # fmt: skip
     return out.view(texts, width, heads * size)
@@ -314,36 +316,38 @@ def gated(both: Tensor) -> Tensor:
 
 @triton.jit
 def _product(
-    x, weight, bias, out, count, SIZE: tl.constexpr, GATED: tl.constexpr, BIASED: tl.constexpr, BLOCK: tl.constexpr,
-    AHEAD: tl.constexpr,
+    x, weight, bias, out, count, SIZE: tl.constexpr, GATED: tl.constexpr, BIASED: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0)
-    near = weight + row.to(tl.int64) * SIZE
-    far = weight + (row + count).to(tl.int64) * SIZE
-    one = tl.zeros([BLOCK], tl.float32)
-    other = tl.zeros([BLOCK], tl.float32)
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    real = (rows < count)[:, None]
+    near = weight + rows.to(tl.int64)[:, None] * SIZE
+    far = weight + (rows + count).to(tl.int64)[:, None] * SIZE
+    one = tl.zeros([ROWS, BLOCK], tl.float32)
+    other = tl.zeros([ROWS, BLOCK], tl.float32)
     if AHEAD:
         tl.extra.cuda.gdc_launch_dependents()
     for first in tl.static_range(0, SIZE, BLOCK):
         at = first + tl.arange(0, BLOCK)
-        weights = tl.load(near + at, mask=at < SIZE, other=0.0)
+        inside = real & (at < SIZE)[None, :]
+        weights = tl.load(near + at[None, :], mask=inside, other=0.0)
         if GATED:
-            others = tl.load(far + at, mask=at < SIZE, other=0.0)
+            others = tl.load(far + at[None, :], mask=inside, other=0.0)
         if AHEAD and first == 0:
             tl.extra.cuda.gdc_wait()
-        value = tl.load(x + at, mask=at < SIZE, other=0.0).to(tl.float32)
+        value = tl.load(x + at, mask=at < SIZE, other=0.0).to(tl.float32)[None, :]
         one += weights.to(tl.float32) * value
         if GATED:
             other += others.to(tl.float32) * value
     kind = out.dtype.element_ty
-    total = tl.sum(one, axis=0)
+    total = tl.sum(one, axis=1)
     if BIASED:
-        total += tl.load(bias + row).to(tl.float32)
+        total += tl.load(bias + rows, mask=rows < count, other=0.0).to(tl.float32)
     if GATED:
         gate = total.to(kind).to(tl.float32)
         open_ = (gate * tl.sigmoid(gate)).to(kind).to(tl.float32)
-        total = open_ * tl.sum(other, axis=0).to(kind).to(tl.float32)
-    tl.store(out + row, total.to(kind))
+        total = open_ * tl.sum(other, axis=1).to(kind).to(tl.float32)
+    tl.store(out + rows, total.to(kind), mask=rows < count)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, gates: bool = False) -> Tensor:
@@ -362,10 +366,10 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, gates: bool =
     count = rows // 2 if gates else rows
     out = x.new_empty(*x.shape[:-1], count)
     start(
-        _product, (count,), x,
+        _product, (triton.cdiv(count, 2),), x,
         x, weight, weight if bias is None else bias, out, count, size, gates, bias is not None,
-        min(_BLOCK, triton.next_power_of_2(size)),
-        warps=4,
+        2, min(_BLOCK, triton.next_power_of_2(size)),
+        warps=8,
     )  # fmt: skip
     return out
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from joulewise.engines.engine import FinishReason, Round
 from joulewise.engines.native.accept import Chooser, Lot, Rule, match
-from joulewise.engines.native.draft import Draft, Drafter, Kept
+from joulewise.engines.native.draft import Draft, Drafter, Foresees, Kept
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.session import Judging, Session, open_session
 from joulewise.engines.native.tree import path
@@ -87,6 +87,7 @@ def decode(
     length = len(prompt)
     wasted = 0
     while len(output) < limit and output[-1] not in ends:
+        foreseen = False
         draft = drafter.propose(limit - len(output) - 1)
         watch.mark("draft")
 
@@ -98,6 +99,9 @@ def decode(
         if judged is not None:
             told, way = judged
             root = told[-1:]
+            # The device goes on while the host reads; at the text's end for nothing.
+            foreseen = witness is None and isinstance(drafter, Foresees) and drafter.foresee(judged, hidden)
+            watch.mark("draft")
         else:
             last, root = accept(draft, logits, chooser)
             way = path(tree, last)
@@ -121,7 +125,7 @@ def decode(
             witness(draft, way[1 : accepted + 1].tolist())
         watch.mark("host")
 
-        if drafter.most_nodes and len(output) < limit and output[-1] not in ends:
+        if drafter.most_nodes and not foreseen and len(output) < limit and output[-1] not in ends:
             # A chain's accepted nodes are its first ones: to slice moves nothing.
             seen = slice(accepted + 1) if tree.chain else way[: accepted + 1]
             drafter.observe(Kept(torch.cat((nodes[seen][1:], root)), emitted, hidden[seen], length))
@@ -131,9 +135,7 @@ def decode(
     finish: FinishReason = "eos" if output[-1] in ends else "length"
     log_probability = float(torch.cat(likely).sum()) if rated else None
     phases_s = watch.seconds()
-    return Decoded(
-        tuple(output), tuple(rounds), wasted, finish, first_token_s, phases_s, log_probability, tuple(times)
-    )
+    return Decoded(tuple(output), tuple(rounds), wasted, finish, first_token_s, phases_s, log_probability, tuple(times))
 
 
 def log_probabilities(logits: Tensor, tokens: Tensor) -> Tensor:

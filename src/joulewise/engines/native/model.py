@@ -179,10 +179,6 @@ class DecoderModel:
 
     def output(self, states: Tensor) -> Tensor:
         """The logits as the output matrix gives them; ``(..., H)`` -> ``(..., rows)``."""
-        if self.sights and states.numel() == states.shape[-1] and type(self.head) is torch.nn.Linear:
-            from joulewise.engines.native.kernels import product
-
-            return product(states, self.head.weight, self.head.bias)
         logits: Tensor = self.head(states)
         return logits
 

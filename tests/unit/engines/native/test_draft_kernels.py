@@ -11,13 +11,16 @@ from test_kernels import DEVICE, SHAPE, kernels, made  # noqa: F401
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import tiny_models
+from joulewise.engines.engine import Sampling
+from joulewise.engines.native import loop
+from joulewise.engines.native.accept import Chooser, match
 from joulewise.engines.native.draft import Kept
 from joulewise.engines.native.drafters import eagle as module
 from joulewise.engines.native.drafters.eagle import EagleDrafter, Growth, grow
 from joulewise.engines.native.heads.eagle import EagleHead
 from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle3
 from joulewise.engines.native.model import DecoderModel, Hidden
-from joulewise.engines.native.session import uncaptured
+from joulewise.engines.native.session import Captured, uncaptured
 from joulewise.engines.transformers.loading import make_neutral
 
 
@@ -58,11 +61,14 @@ def test_of_equals_the_first(draft_kernels: ModuleType) -> None:
     assert kept[3].tolist() == [0, 1, 2, 3]
 
 
+def tiny_llama() -> Any:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(**tiny_models.TOKENS, **SHAPE)).eval().to(DEVICE)
+
+
 @pytest.fixture(scope="module")
 def target(kernels: ModuleType) -> DecoderModel:  # noqa: F811
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**tiny_models.TOKENS, **SHAPE)).eval().to(DEVICE)
-    return DecoderModel(make_neutral("tiny", model, tiny_models.tokenizer()), taps=(0, 1, 2))
+    return DecoderModel(make_neutral("tiny", tiny_llama(), tiny_models.tokenizer()), taps=(0, 1, 2))
 
 
 @pytest.fixture(params=["eagle2", "eagle3"])
@@ -130,3 +136,38 @@ def test_a_tree_too_large_for_the_kernels_is_grown_without(
 ) -> None:
     monkeypatch.setattr(module, "MOST_NODES_GROWN", 5)
     test_trees_are_those_of_torch(target, head, GROWTHS[0])
+
+
+def test_a_draft_that_begins_before_the_host_knows_is_the_same(
+    kernels: ModuleType,  # noqa: F811
+    target: DecoderModel,
+    head: EagleHead,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Trees and chains, to the end of a budget and to an end token."""
+    prompt, chooser = torch.arange(3, 30, device=DEVICE), Chooser(Sampling())
+    monkeypatch.setattr(module, "MOST_NODES_GROWN", 0)  # growing by the interpreter takes minutes
+    monkeypatch.setattr(kernels, "SPLITS", 2)
+    monkeypatch.setattr(loop, "open_session", lambda m, capacity: Captured(m, capacity, uncaptured))
+    begun: list[bool] = []
+    real = EagleDrafter.foresee
+
+    def spied(drafter: EagleDrafter, *args: Any) -> bool:
+        begun.append(real(drafter, *args))
+        return begun[-1]
+
+    monkeypatch.setattr(EagleDrafter, "foresee", spied)
+    head._sights = True
+    for how in ({"nodes": 12, "depth": 3, "top_k": 3}, {"nodes": 5, "depth": 3, "top_k": 1}):
+        for limit, ends in ((7, ()), (20, tuple(range(0, 72, 6)))):
+            outputs = []
+            for witness in (lambda *_: None, None):  # a witness sees drafts as they were, so nothing begins early
+                head.session = None
+                begun.clear()
+                drafter = EagleDrafter(head, **how, capture=uncaptured)
+                with torch.inference_mode():
+                    outputs.append(loop.decode(target, drafter, prompt, limit, ends, match, chooser, witness))
+                assert any(begun) == (witness is None and len(outputs[-1].rounds) > 0)
+            assert outputs[0].tokens == outputs[1].tokens
+            assert outputs[0].rounds == outputs[1].rounds
+            assert outputs[0].wasted_tokens == outputs[1].wasted_tokens

@@ -17,7 +17,7 @@ from joulewise.engines.native.fit import require_rows
 from joulewise.engines.native.heads.eagle import EagleHead
 from joulewise.engines.native.model import Hidden
 from joulewise.engines.native.recorded import Recorded
-from joulewise.engines.native.session import BUCKET, Capture, lasting_cuda_graph
+from joulewise.engines.native.session import BUCKET, Capture, Judged, lasting_cuda_graph
 from joulewise.engines.native.tree import Tree, chain
 from joulewise.errors import UserError
 
@@ -97,18 +97,33 @@ class EagleDrafter:
         """Read the prompt: each feature with the token after it."""
         self._session = _open_session(self._head, capacity + self._growth.width, self._capture)
         self._state = self._session.begin(torch.cat((prompt[1:], root)), hidden)
-        self._length = len(prompt)
+        self._length: int | Tensor = len(prompt)  # on the device, once it went on without the host
+        self._begun: Draft | None = None
 
     def observe(self, kept: Kept) -> None:
         """Read the kept tokens on the target's features."""
-        self._state = self._session.read(self._growth, kept.tokens, kept.hidden, self._length)
-        self._length += len(kept.tokens)
+        self._state = self._session.read(self._growth, kept.tokens, kept.hidden, self._length, len(kept.tokens))
+        self._length = self._length + len(kept.tokens)
+
+    def foresee(self, judged: Judged, hidden: Hidden) -> bool:
+        """The same on the device, and the next draft: where our own kernels find their lengths there."""
+        rows = self._growth.levels + 1
+        if not isinstance(self._session, _Captured) or not self._head.sights or len(judged.way) < rows:
+            return False
+        accepted = judged.told[:1]
+        each = torch.arange(rows, device=accepted.device)
+        tokens = torch.where(each == accepted, judged.told[-1:], judged.told[1 : 1 + rows])
+        way = judged.way[:rows].clamp(max=len(hidden.last) - 1)  # behind the path it says nothing
+        self._state = self._session.read(self._growth, tokens, hidden[way], self._length, accepted + 1)
+        self._length = self._length + accepted + 1
+        self._begun = self._session.grow(self._growth, self._state, self._length)
+        return True
 
     def propose(self, room: int) -> Draft:
         """The best nodes of a tree that grows by its likeliest nodes, level by level; a chain is cut to ``room``."""
         if room < 1:
             return Draft(self._state.new_empty(0, dtype=torch.long), chain(0, self._state.device))
-        draft = self._session.grow(self._growth, self._state, self._length)
+        draft, self._begun = self._begun or self._session.grow(self._growth, self._state, self._length), None
         if not draft.tree.chain:
             return draft
         tokens = draft.tokens[:room]
@@ -245,11 +260,11 @@ class _Session(Protocol):
         """Read a prompt's pairs; the state after them."""
         ...
 
-    def read(self, growth: Growth, tokens: Tensor, hidden: Hidden, length: int) -> Tensor:
-        """Read the pairs of a round; the state after them."""
+    def read(self, growth: Growth, tokens: Tensor, hidden: Hidden, length: int | Tensor, count: int | Tensor) -> Tensor:
+        """Read the pairs of a round, of which ``count`` are true; the state after these."""
         ...
 
-    def grow(self, growth: Growth, state: Tensor, length: int) -> Draft:
+    def grow(self, growth: Growth, state: Tensor, length: int | Tensor) -> Draft:
         """Grow a tree, valid until the next call."""
         ...
 
@@ -263,12 +278,12 @@ class _Plain:
     def begin(self, tokens: Tensor, hidden: Hidden) -> Tensor:
         return self._head.forward(self.cache, tokens, self._head.fuse(hidden), 0)[-1:]
 
-    def read(self, growth: Growth, tokens: Tensor, hidden: Hidden, length: int) -> Tensor:
-        return self._head.forward(self.cache, tokens, self._head.fuse(hidden), length)[-1:]
+    def read(self, growth: Growth, tokens: Tensor, hidden: Hidden, length: int | Tensor, count: int | Tensor) -> Tensor:
+        return self._head.forward(self.cache, tokens, self._head.fuse(hidden), int(length))[-1:]
 
-    def grow(self, growth: Growth, state: Tensor, length: int) -> Draft:
-        at = torch.full((1,), length, device=state.device)
-        return grow(self._head, self.cache, length + growth.width, growth, at, state)
+    def grow(self, growth: Growth, state: Tensor, length: int | Tensor) -> Draft:
+        at = torch.full((1,), int(length), device=state.device)
+        return grow(self._head, self.cache, int(length) + growth.width, growth, at, state)
 
 
 class _Captured:
@@ -285,9 +300,9 @@ class _Captured:
         """Not captured, since every prompt has another length."""
         return self._head.forward(self.cache, tokens, self._head.fuse(hidden), 0)[-1:]
 
-    def read(self, growth: Growth, tokens: Tensor, hidden: Hidden, length: int) -> Tensor:
+    def read(self, growth: Growth, tokens: Tensor, hidden: Hidden, length: int | Tensor, count: int | Tensor) -> Tensor:
         rows, features = growth.levels + 1, [f for f in (hidden.last, hidden.taps) if f is not None]
-        span = self._span(length + rows)
+        span = self._span(length, rows)
         if (rows, span) not in self._reads:
             number = tokens.new_zeros(1)
             self._reads[rows, span] = Recorded(
@@ -296,10 +311,10 @@ class _Captured:
                 self._capture,
                 f"a forward of the head {self._head.name}",
             )
-        return self._reads[rows, span](length, len(tokens), tokens, *features)
+        return self._reads[rows, span](length, count, tokens, *features)
 
-    def grow(self, growth: Growth, state: Tensor, length: int) -> Draft:
-        span = self._span(length + growth.width)
+    def grow(self, growth: Growth, state: Tensor, length: int | Tensor) -> Draft:
+        span = self._span(length, growth.width)
         if (growth, span) not in self._growths:
             self._growths[growth, span] = Recorded(
                 partial(grow, self._head, self.cache, span, growth),
@@ -309,8 +324,8 @@ class _Captured:
             )
         return self._growths[growth, span](length, state)
 
-    def _span(self, tokens: int) -> int:
-        return self.cache.capacity if self._head.sights else _bucket(tokens)
+    def _span(self, length: int | Tensor, more: int) -> int:
+        return self.cache.capacity if self._head.sights else _bucket(int(length) + more)
 
 
 def _bucket(tokens: int) -> int:
