@@ -10,7 +10,7 @@ UV_INSTALL := $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/p
 
 .PHONY: demo test lint types format docs clean
 
-demo: $(VENV)/demo.ready ## set up and run the main job on the embedded default model (about 4 minutes on 2 free cores)
+demo: $(VENV)/demo.ready ## set up and run the main job on the embedded default model (about 5 minutes on 2 free cores)
 	$(BIN)/joulewise run plans/demo.yaml
 
 test: $(VENV)/dev.ready ## set up and pass the tests

@@ -15,7 +15,7 @@ ClaimVerdict = Literal["confirmed", "contradicted", "cannot tell"]
 Side = Literal["for", "against"]
 Sort = Literal["rule", "existence"]
 
-MODELLED = "its joules are modelled"
+MODELLED = "the joules are modelled"
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ CLAIMS = MappingProxyType(
             "EAGLE-2 and EAGLE-3 save more energy than drafts of constant or dynamic length (CoGA, DyGA)",
             "EAGLE-2 and EAGLE-3: factors of 1.34 to 2.51; CoGA and DyGA: 0.77 to 2.0 (Vicuna-13B on GSM8K: CoGA-20 "
             "1.10, DyGA-20 1.06)",
-            "the order is from summaries; the ranges are weak (well attested rows of EAGLE-3 lie at 0.77)",
+            "the order is from summaries; the ranges are weak, as EAGLE-3 has a well attested factor of 0.77",
             "vanilla, EAGLE-2 or EAGLE-3, and CoGA or DyGA on one target",
         ),
         "d": Published(

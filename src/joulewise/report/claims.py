@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from joulewise.analysis.cells import CellKey
 from joulewise.analysis.claims import Claim
-from joulewise.analysis.evidence import ClaimVerdict, Evidence, Figure
+from joulewise.analysis.evidence import MODELLED, ClaimVerdict, Evidence, Figure
 from joulewise.report.grid import Grid, Row, Shown
 from joulewise.report.text import figure, interval, listed, value
 
@@ -89,6 +89,8 @@ def claim_grid(claims: Sequence[Claim]) -> Grid:
 def _needs(claim: Claim) -> str:
     if any(one.side is None and one.why is None for one in claim.evidence):
         return "more questions or repeats, so that the intervals narrow."
+    if {one.why for one in claim.evidence} == {MODELLED}:
+        return "the same where a card or a counter measures the joules."
     return f"{claim.published.needs}."
 
 
@@ -101,6 +103,8 @@ def _run(claim: Claim) -> str:
         why = f" ({next(iter(whys))})" if len(whys) == 1 and None not in whys else ""
         counts.append(f"{len(found) - len(decided):,} cannot be told{why}")
     head = f"{len(found):,} comparison{'s' * (len(found) > 1)}, {listed(counts)}"
+    if not decided and len(whys) == 1 and None not in whys:
+        return f"{head}."
     # What decides stands first: a rule that has an exception is told by that.
     wanted = {"contradicted": "against", "confirmed": "for"}.get(claim.verdict or "")
     shown = sorted(found, key=lambda one: one.side != wanted)[:MOST]

@@ -131,7 +131,7 @@ def test_modelled_joules_decide_nothing(letter):
     for rows in CASES[letter][:2]:
         claim = ask(letter, modelled(rows))
         assert claim.verdict == "cannot tell"
-        assert {one.why for one in claim.evidence} == {"its joules are modelled"}
+        assert {one.why for one in claim.evidence} == {"the joules are modelled"}
 
 
 def test_a_run_says_nothing_of_what_it_does_not_touch():

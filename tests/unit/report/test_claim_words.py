@@ -60,8 +60,8 @@ def test_what_would_decide_a_claim():
     assert lines(few)[-1] == "To decide it: more questions or repeats, so that the intervals narrow."
     modelled = words(summarise(table(script(provenance="modelled"))), "h")
     assert modelled.verdict == "cannot tell"
-    assert "1 comparison, 1 cannot be told (its joules are modelled)" in modelled.run
-    assert lines(modelled)[-1] == "To decide it: chain of thought beside direct answers, with measured joules."
+    assert modelled.run == "1 comparison, 1 cannot be told (the joules are modelled)."
+    assert lines(modelled)[-1] == "To decide it: the same where a card or a counter measures the joules."
 
 
 def test_what_a_run_does_not_touch_is_one_line(speculation):
@@ -108,3 +108,10 @@ def test_every_form_shows_them(speculation):
 def test_runs_have_their_own(speculation):
     both = summarise(table([row(run="one"), row(run="two"), row("coga-5", run="two", duration_s=0.5)]))
     assert [claim.run for claim in both.claims] == ["one"] * 11 + ["two"] * 11
+
+
+def test_what_is_not_known_for_want_of_questions_needs_what_the_claim_needs():
+    few = [r for r in script({"direct": ({0}, 2.0, 10), "vote-3": ({0}, 4.5, 30)}) if r["question_id"] in {"q0", "q1"}]
+    told = words(summarise(table(few)), "g")
+    assert "1 cannot be told (fewer than 5 questions)" in told.run
+    assert lines(told)[-1] == "To decide it: votes beside direct answers, with measured joules."
