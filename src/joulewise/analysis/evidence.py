@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 from joulewise.analysis.contrast import clear, holm
@@ -148,4 +149,10 @@ def _log_ends(quantity: Quantity) -> tuple[float, float, float] | None:
 def _tail(distance: float, half: float, n: int) -> float:
     if half <= 0.0:
         return 0.0 if distance > 1e-9 else 1.0
-    return upper_tail(distance * quantile(0.025, n - 1) / half, n - 1)
+    return upper_tail(distance * _quantile(n - 1) / half, n - 1)
+
+
+@cache
+def _quantile(degrees: int) -> float:
+    """Student's, of the 95 % interval."""
+    return quantile(0.025, degrees)

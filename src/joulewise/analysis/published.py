@@ -139,7 +139,7 @@ CLAIMS = MappingProxyType(
             "Utilisation is no proxy for efficiency: a higher one can go with more joules per token",
             "low GPU utilisation can go with high J per token; no number is known",
             "from a summary",
-            "two cells on a card that tells its utilisation, both with Trials long enough to see it",
+            "two cells of an engine on a card that tells its utilisation, both with Trials long enough to see it",
             "existence",
         ),
         "k": Published(

@@ -32,13 +32,17 @@ MOST = 2000
 
 
 def utilisation(run: MeasuredRun) -> list[Evidence]:
-    """(j) Of every two cells: does the one that used the card more draw more joules a token?"""
+    """(j) Of every two cells of an engine: does the one that used the card more draw more joules a token?"""
     folder = run.table.folders.get(run.name)
     if folder is None:
         return []
     sources = run.environment.get("sources") or ()
     cards = [s.get("source_id") for s in sources if isinstance(s, Mapping) and s.get("component") == "gpu"]
-    times, shares = _samples(folder, cards)
+    try:
+        times, shares = _samples(folder, cards)
+    except (pa.ArrowException, OSError) as error:
+        reason = f"a part of the timeline cannot be read ({error}); copy it again from where it was run"
+        return [Evidence("all cells", (), None, None, reason)]
     joules = {cost.key: cost.component(run.components[cost.key.head]).energy_per_token_j for cost in run.costs}
     known = []
     for cell in run.cells:
@@ -48,31 +52,26 @@ def utilisation(run: MeasuredRun) -> list[Evidence]:
     names = _names([key for key, *_ in known])
     found = []
     for one, other in itertools.combinations(known, 2):
-        (key, more, its_joules), (its_key, less, joules_there) = sorted(
-            (one, other), key=lambda each: each[1].value or 0.0, reverse=True
-        )
-        apart, dearer, cheaper = (
-            greater(more, less),
-            greater(its_joules, joules_there),
-            greater(joules_there, its_joules),
-        )
-        decided = apart is not None and dearer is not None and cheaper is not None
-        figures = (
-            Figure("utilisation {}", more, "share"),
-            Figure("against {}", less, "share"),
-            Figure("{} J per token", its_joules),
-            Figure("against {}", joules_there),
-        )
-        modelled = "modelled" in (its_joules.provenance, joules_there.provenance)
-        found.append(
-            Evidence(
-                f"{names[key]} beside {names[its_key]}",
-                figures,
-                max(apart, dearer) if apart is not None and dearer is not None else None,
-                max(apart, cheaper) if apart is not None and cheaper is not None else None,
-                None if decided else MODELLED if modelled else more.reason or less.reason,
+        if one[0].engine == other[0].engine:
+            (key, more, its_joules), (its_key, less, joules_there) = sorted(
+                (one, other), key=lambda each: each[1].value or 0.0, reverse=True
             )
-        )
+            figures = (
+                Figure("utilisation {}", more, "share"),
+                Figure("against {}", less, "share"),
+                Figure("{} J per token", its_joules),
+                Figure("against {}", joules_there),
+            )
+            apart = greater(more, less)
+            p_for, p_against = greater(its_joules, joules_there), greater(joules_there, its_joules)
+            why = None
+            if apart is None or p_for is None or p_against is None:
+                modelled = "modelled" in (its_joules.provenance, joules_there.provenance)
+                why = MODELLED if modelled else more.reason or less.reason
+            else:
+                p_for, p_against = max(apart, p_for), max(apart, p_against)
+            where = f"{names[key]} beside {names[its_key]}"
+            found.append(Evidence(where, figures, p_for, p_against if why is None else None, why))
     return found
 
 
@@ -112,14 +111,12 @@ def successive_tokens(run: MeasuredRun) -> list[Evidence]:
 def _samples(folder: Path, cards: Sequence[Any]) -> tuple[Floats, Floats]:
     """When a run's cards told their utilisation, in order, and what it was."""
     parts = []
-    for file in sorted((folder / "timeline").glob("*.parquet")):
-        try:
-            part = pq.read_table(file)
-        except (pa.ArrowException, OSError) as error:
-            raise UserError(f"{file}: cannot be read ({error}); copy it again from where it was run") from error
-        if "utilisation" in part.column_names:  # timelines of before it was kept have none
-            told = part.filter(pc.is_in(part["source_id"].cast(pa.string()), pa.array(cards, pa.string())))
-            parts.append(told.select(["time_s", "utilisation"]).drop_null())
+    for path in sorted((folder / "timeline").glob("*.parquet")):
+        with pq.ParquetFile(path) as file:
+            if "utilisation" in file.schema_arrow.names:  # timelines of before it was kept have none
+                part = file.read(["time_s", "source_id", "utilisation"]).drop_null()
+                of_cards = pc.is_in(part["source_id"].cast(pa.string()), pa.array(cards, pa.string()))
+                parts.append(part.select(["time_s", "utilisation"]).filter(of_cards))
     if not parts:
         return np.empty(0), np.empty(0)
     whole = pa.concat_tables(parts).sort_by("time_s")
