@@ -112,6 +112,17 @@ def greater(one: Quantity, other: Quantity) -> float | None:
     return _tail(a[1] - b[1], math.hypot(a[1] - a[0], b[2] - b[1]), n)
 
 
+def larger_share(one: Quantity, other: Quantity) -> float | None:
+    """As ``greater``, of shares, which may be 0: by their difference."""
+    halves = []
+    for share in (one, other):
+        if share.value is None or share.lower is None or share.upper is None:
+            return None
+        halves.append(max(share.value - share.lower, share.upper - share.value))  # one end may be cut off at 0 or 1
+    difference = (one.value or 0.0) - (other.value or 0.0)
+    return _tail(difference, math.hypot(*halves), min(one.n_questions, other.n_questions))
+
+
 def within(quantity: Quantity, low: float | None, high: float) -> tuple[float, float] | None:
     """The chances for and against a figure that lies between ``low`` (None: has no lower bound) and ``high``."""
     over, under = above(quantity, high), below(quantity, high)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from joulewise.analysis.cells import VANILLA, Cell, CellKey, dense
 from joulewise.analysis.curve_points import run_points
 from joulewise.analysis.curves import ATTENTION, TOKEN, Curve, fit_curve
-from joulewise.analysis.evidence import MODELLED, Evidence, Figure, above, as_ratio, below, greater
+from joulewise.analysis.evidence import MODELLED, Evidence, Figure, above, as_ratio, below, greater, larger_share
 from joulewise.analysis.intervals import MIN_QUESTIONS, TOO_FEW, Floats, Quantity, joint_provenance
 from joulewise.analysis.measured_run import MeasuredRun
 from joulewise.analysis.student import quantile
@@ -62,16 +62,15 @@ def utilisation(run: MeasuredRun) -> list[Evidence]:
                 Figure("{} J per token", its_joules),
                 Figure("against {}", joules_there),
             )
-            apart = greater(more, less)
+            where, apart = f"{names[key]} beside {names[its_key]}", larger_share(more, less)
             p_for, p_against = greater(its_joules, joules_there), greater(joules_there, its_joules)
-            why = None
-            if apart is None or p_for is None or p_against is None:
-                modelled = "modelled" in (its_joules.provenance, joules_there.provenance)
-                why = MODELLED if modelled else more.reason or less.reason
+            if apart is not None and p_for is not None and p_against is not None:
+                found.append(Evidence(where, figures, max(apart, p_for), max(apart, p_against)))
             else:
-                p_for, p_against = max(apart, p_for), max(apart, p_against)
-            where = f"{names[key]} beside {names[its_key]}"
-            found.append(Evidence(where, figures, p_for, p_against if why is None else None, why))
+                modelled = "modelled" in (its_joules.provenance, joules_there.provenance)
+                reasons = (q.reason for q in (more, less, its_joules, joules_there))
+                why = MODELLED if modelled else next((r for r in reasons if r), None)
+                found.append(Evidence(where, figures, None, None, why))
     return found
 
 

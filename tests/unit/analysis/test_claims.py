@@ -226,6 +226,17 @@ def test_equal_utilisation_decides_nothing(tmp_path):
     assert ask("j", busy(20.0), folders=timeline(tmp_path, [0.5, 0.5] * 20)).verdict == "cannot tell"
 
 
+def test_joules_decide_nothing_where_utilisation_cannot_be_told_apart(tmp_path):
+    shares = [0.35, 0.0, 0.35, 0.6] * 10  # the one cell at 0.35 throughout, the other at 0 and at 0.6 in turn
+    told = ask("j", busy(20.0), folders=timeline(tmp_path, shares))
+    assert told.verdict == "cannot tell"
+    assert min(told.evidence[0].p_for, told.evidence[0].p_against) > 0.1
+
+
+def test_an_idle_card_beside_a_busy_one_is_told_apart(tmp_path):
+    assert ask("j", busy(20.0), folders=timeline(tmp_path, [0.9, 0.0] * 20)).verdict == "confirmed"
+
+
 def test_a_timeline_of_another_source_tells_no_utilisation(tmp_path):
     folders = timeline(tmp_path, [0.9, 0.3] * 20)
     file = tmp_path / "timeline" / "00000.parquet"
