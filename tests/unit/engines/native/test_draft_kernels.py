@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_kernels import DEVICE, SHAPE, kernels, made  # noqa: F401
+from test_kernels import DEVICE, SHAPE, kernels, made, split_less  # noqa: F401
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import tiny_models
@@ -63,7 +63,7 @@ def test_of_equals_the_first(draft_kernels: ModuleType) -> None:
 
 def tiny_llama() -> Any:
     torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(**tiny_models.TOKENS, **SHAPE)).eval().to(DEVICE)
+    return LlamaForCausalLM(LlamaConfig(**tiny_models.TOKENS, **SHAPE | {"num_hidden_layers": 3})).eval().to(DEVICE)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ GROWTHS = [Growth(4, 4, 20), Growth(1, 4, 4), Growth(3, 1, 3), Growth(5, 3, 40, 
 
 @pytest.mark.parametrize("growth", GROWTHS, ids=str)
 def test_trees_are_those_of_torch(target: DecoderModel, head: EagleHead, growth: Growth) -> None:
-    prompt = torch.arange(3, 30, device=DEVICE)
+    prompt = torch.arange(3, 12, device=DEVICE)
     with torch.inference_mode():
         hidden = target.forward(target.new_cache(40), prompt, 0, None)
         cache, length = head.new_cache(80), torch.tensor([len(prompt)], device=DEVICE)
@@ -101,9 +101,15 @@ def test_trees_are_those_of_torch(target: DecoderModel, head: EagleHead, growth:
     assert (found.tree.height, found.tree.chain) == (plain.tree.height, plain.tree.chain)
 
 
-def test_rounds_are_those_of_torch(target: DecoderModel, head: EagleHead, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_are_those_of_torch(
+    kernels: ModuleType,  # noqa: F811
+    target: DecoderModel,
+    head: EagleHead,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Kept tokens are read by our kernels, too, and one captured draft serves all lengths."""
-    prompt = torch.arange(3, 30, device=DEVICE)
+    split_less(kernels, monkeypatch)
+    prompt = torch.arange(3, 12, device=DEVICE)
     dice = torch.Generator().manual_seed(0)
     texts = [torch.randint(3, 60, (count,), generator=dice).to(DEVICE) for count in (1, 3, 2, 4)]
     captured: list[Any] = []
@@ -145,9 +151,9 @@ def test_a_draft_that_begins_before_the_host_knows_is_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Trees and chains, to the end of a budget and to an end token."""
-    prompt, chooser = torch.arange(3, 30, device=DEVICE), Chooser(Sampling())
+    prompt, chooser = torch.arange(3, 12, device=DEVICE), Chooser(Sampling())
     monkeypatch.setattr(module, "MOST_NODES_GROWN", 0)  # growing by the interpreter takes minutes
-    monkeypatch.setattr(kernels, "SPLITS", 2)
+    split_less(kernels, monkeypatch)
     monkeypatch.setattr(loop, "open_session", lambda m, capacity: Captured(m, capacity, uncaptured))
     begun: list[bool] = []
     real = EagleDrafter.foresee
@@ -158,16 +164,18 @@ def test_a_draft_that_begins_before_the_host_knows_is_the_same(
 
     monkeypatch.setattr(EagleDrafter, "foresee", spied)
     head._sights = True
-    for how in ({"nodes": 12, "depth": 3, "top_k": 3}, {"nodes": 5, "depth": 3, "top_k": 1}):
-        for limit, ends in ((7, ()), (20, tuple(range(0, 72, 6)))):
-            outputs = []
-            for witness in (lambda *_: None, None):  # a witness sees drafts as they were, so nothing begins early
-                head.session = None
-                begun.clear()
-                drafter = EagleDrafter(head, **how, capture=uncaptured)
-                with torch.inference_mode():
-                    outputs.append(loop.decode(target, drafter, prompt, limit, ends, match, chooser, witness))
-                assert any(begun) == (witness is None and len(outputs[-1].rounds) > 0)
-            assert outputs[0].tokens == outputs[1].tokens
-            assert outputs[0].rounds == outputs[1].rounds
-            assert outputs[0].wasted_tokens == outputs[1].wasted_tokens
+    tree, single = {"nodes": 12, "depth": 3, "top_k": 3}, {"nodes": 5, "depth": 3, "top_k": 1}
+    some = tuple(range(0, 72, 6))
+    for how, limit, ends in ((tree, 7, ()), (tree, 20, some), (single, 7, ())):
+        outputs = []
+        for witness in (lambda *_: None, None):  # a witness sees drafts as they were, so nothing begins early
+            head.session = None
+            begun.clear()
+            drafter = EagleDrafter(head, **how, capture=uncaptured)
+            with torch.inference_mode():
+                outputs.append(loop.decode(target, drafter, prompt, limit, ends, match, chooser, witness))
+            assert any(begun) == (witness is None and len(outputs[-1].rounds) > 0)
+        assert outputs[0].tokens == outputs[1].tokens
+        assert outputs[0].rounds == outputs[1].rounds
+        assert outputs[0].wasted_tokens == outputs[1].wasted_tokens
+        assert (outputs[0].tokens[-1] in ends) == (len(outputs[0].tokens) < limit)
