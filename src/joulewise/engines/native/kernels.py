@@ -1,9 +1,9 @@
 """Kernels for forwards over few tokens on NVIDIA GPUs (Triton): what lies between a layer's large matrices.
 
 At batch 1 a step reads the weights once; all else is many small kernels, each of which costs microseconds whatever it
-does. Here a layer has nine, the products among them, and the attention reads as many slots as there are tokens, which
-it finds on the device: one captured forward serves all lengths. Since Hopper a kernel begins while the one before it
-ends (``AHEAD``): it reads weights, which nothing writes, and waits before it touches anything else.
+does. Here a layer has six beside its four products, which are the library's, and the attention reads as many slots as
+there are tokens, which it finds on the device: one captured forward serves all lengths. Since Hopper a kernel is
+started while the one before it ends (``AHEAD``), and waits for its results before it touches anything.
 
 Imported only where Triton is; `lean.py` says when it is used.
 """
@@ -26,9 +26,6 @@ where there are more rows of queries than one program holds."""
 
 MOST_ROWS = 64
 """Rows of queries that one program holds."""
-
-_BLOCK = 2048
-"""Weights that a program reads at a time."""
 
 
 @lru_cache
@@ -311,66 +308,6 @@ def gated(both: Tensor) -> Tensor:
     size = both.shape[-1] // 2
     out = both.new_empty(*both.shape[:-1], size)
     start(_gate, (triton.cdiv(out.numel(), 1024),), both, both, out, size, out.numel(), 1024, warps=4)
-    return out
-
-
-@triton.jit
-def _product(
-    x, weight, bias, out, count, SIZE: tl.constexpr, GATED: tl.constexpr, BIASED: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, AHEAD: tl.constexpr,
-):  # fmt: skip
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    real = (rows < count)[:, None]
-    near = weight + rows.to(tl.int64)[:, None] * SIZE
-    far = weight + (rows + count).to(tl.int64)[:, None] * SIZE
-    one = tl.zeros([ROWS, BLOCK], tl.float32)
-    other = tl.zeros([ROWS, BLOCK], tl.float32)
-    if AHEAD:
-        tl.extra.cuda.gdc_launch_dependents()
-    for first in tl.static_range(0, SIZE, BLOCK):
-        at = first + tl.arange(0, BLOCK)
-        inside = real & (at < SIZE)[None, :]
-        weights = tl.load(near + at[None, :], mask=inside, other=0.0)
-        if GATED:
-            others = tl.load(far + at[None, :], mask=inside, other=0.0)
-        if AHEAD and first == 0:
-            tl.extra.cuda.gdc_wait()
-        value = tl.load(x + at, mask=at < SIZE, other=0.0).to(tl.float32)[None, :]
-        one += weights.to(tl.float32) * value
-        if GATED:
-            other += others.to(tl.float32) * value
-    kind = out.dtype.element_ty
-    total = tl.sum(one, axis=1)
-    if BIASED:
-        total += tl.load(bias + rows, mask=rows < count, other=0.0).to(tl.float32)
-    if GATED:
-        gate = total.to(kind).to(tl.float32)
-        open_ = (gate * tl.sigmoid(gate)).to(kind).to(tl.float32)
-        total = open_ * tl.sum(other, axis=1).to(kind).to(tl.float32)
-    tl.store(out + rows, total.to(kind), mask=rows < count)
-
-
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, gates: bool = False) -> Tensor:
-    """A matrix times one row: the weights are read once, at the memory's speed.
-
-    Args:
-        x: one row, shape ``(..., K)``.
-        weight: shape ``(N, K)``, contiguous.
-        bias: shape ``(N,)``, not with ``gates``.
-        gates: the first half of the result passes through silu and multiplies the second half.
-
-    Returns:
-        Shape ``(..., N)``, or ``(..., N / 2)`` with ``gates``.
-    """
-    rows, size = weight.shape
-    count = rows // 2 if gates else rows
-    out = x.new_empty(*x.shape[:-1], count)
-    start(
-        _product, (triton.cdiv(count, 2),), x,
-        x, weight, weight if bias is None else bias, out, count, size, gates, bias is not None,
-        2, min(_BLOCK, triton.next_power_of_2(size)),
-        warps=8,
-    )  # fmt: skip
     return out
 
 

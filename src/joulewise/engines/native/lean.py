@@ -142,12 +142,13 @@ class _Attention(nn.Module):
         norms = None
         if hasattr(self, "q_norm"):
             norms = self.q_norm.weight, self.k_norm.weight, self.q_norm.variance_epsilon
-        projected = _times(normed, self.q_proj)
+        projected = linear(normed, self.q_proj.weight, self.q_proj.bias)
         keys, values = cache.layer(self.layer_idx)
         query = place(
             projected, keys, values, sight.before, positions, self._shared.frequencies, self._shared.scale, norms
         )
-        return _times(attend_placed(query, keys, values, sight.before, sight.ancestors, self.scaling), self.o_proj)
+        attended = attend_placed(query, keys, values, sight.before, sight.ancestors, self.scaling)
+        return linear(attended, self.o_proj.weight, self.o_proj.bias)
 
 
 class _Layer(nn.Module):
@@ -191,28 +192,10 @@ class _Layer(nn.Module):
         return out
 
     def _fed_forward(self, x: Tensor) -> Tensor:
-        from joulewise.engines.native.kernels import gated, product
+        from joulewise.engines.native.kernels import gated
 
-        gates = self.mlp.gate_proj.weight
-        opened = product(x, gates, gates=True) if _ours(x, gates) else gated(linear(x, gates))
-        return _times(opened, self.mlp.down_proj)
-
-
-SMALL = 40_000_000
-"""Weights of a matrix that our own kernel multiplies with one row, at most. It is faster than the library's, by a fifth
-for 20 million, but draws more power: for large ones that costs more joules than the time saves."""
-
-
-def _times(x: Tensor, matrix: Any) -> Tensor:
-    if not _ours(x, matrix.weight):
-        return linear(x, matrix.weight, matrix.bias)
-    from joulewise.engines.native.kernels import product
-
-    return product(x, matrix.weight, matrix.bias)
-
-
-def _ours(x: Tensor, weight: Tensor) -> bool:
-    return int(x.shape[:-1].numel()) == 1 and int(weight.numel()) <= SMALL
+        down = self.mlp.down_proj
+        return linear(gated(linear(x, self.mlp.gate_proj.weight)), down.weight, down.bias)
 
 
 @lru_cache
@@ -274,7 +257,6 @@ def _can_be_fused(layer: Any) -> bool:
         and isinstance(getattr(mlp, "gate_proj", None), First)
         and mlp.gate_proj.bias is None
         and type(mlp.down_proj) is nn.Linear
-        and mlp.down_proj.bias is None
         and isinstance(mlp.act_fn, (nn.SiLU, SiLUActivation))
         and type(attention.o_proj) is nn.Linear
         and size >= 16

@@ -175,12 +175,8 @@ class DecoderModel:
 
     def logits(self, hidden: Hidden) -> Tensor:
         """The next token's logits in float32, shape ``(W, rows)``."""
-        return self.output(hidden.last).float()
-
-    def output(self, states: Tensor) -> Tensor:
-        """The logits as the output matrix gives them; ``(..., H)`` -> ``(..., rows)``."""
-        logits: Tensor = self.head(states)
-        return logits
+        logits: Tensor = self.head(hidden.last)
+        return logits.float()
 
     def likeliest(self, logits: Tensor) -> Tensor:
         """The likeliest token of each row, the first of equals; ``(..., rows)`` -> ``(...)``."""

@@ -287,7 +287,7 @@ _LOTS = 64
 
 def _judged(rows: Rows, span: int, nodes: Tensor, before: Tensor, counts: Tensor, forced: Tensor) -> Tensor:
     """Accepted tokens of each text, its drafted ones, and the token that follows: shape ``(texts, W + 1)``."""
-    drawn = rows.model.likeliest(rows.model.output(rows.read(nodes, before, span)))
+    drawn = rows.model.likeliest(rows.model.head(rows.read(nodes, before, span)))
     places = torch.arange(nodes.shape[1] - 1, device=nodes.device)
     agreed = (nodes[:, 1:] == drawn[:, :-1]) & (places < counts[:, None])
     accepted = torch.where(forced < 0, agreed.cumprod(dim=1).sum(dim=1), torch.minimum(forced, counts))[:, None]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, rms_norm, silu
+from torch.nn.functional import rms_norm, silu
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 import tiny_models
@@ -68,17 +68,6 @@ def test_a_sum_and_its_norm(kernels: ModuleType, dtype: torch.dtype, size: int) 
     same, normed = kernels.add_norm(x, None, weight, 1e-5)
     assert same is x
     torch.testing.assert_close(normed, rms_norm(x, (size,), weight, 1e-5), **CLOSE[dtype])
-
-
-@KINDS
-@pytest.mark.parametrize(("rows", "size"), [(7, 96), (64, 2500)])
-def test_a_matrix_times_one_row(kernels: ModuleType, dtype: torch.dtype, rows: int, size: int) -> None:
-    x, weight = made(1, 1, size, dtype=dtype), made(2 * rows, size, dtype=dtype, seed=1) / size**0.5
-    bias = made(2 * rows, dtype=dtype, seed=2)
-    torch.testing.assert_close(kernels.product(x, weight), linear(x, weight), **CLOSE[dtype])
-    torch.testing.assert_close(kernels.product(x, weight, bias), linear(x, weight, bias), **CLOSE[dtype])
-    gate, up = linear(x, weight).chunk(2, dim=-1)
-    torch.testing.assert_close(kernels.product(x, weight, gates=True), silu(gate) * up, **CLOSE[dtype])
 
 
 @KINDS

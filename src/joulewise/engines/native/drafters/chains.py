@@ -127,7 +127,7 @@ class ModelChains:
         tokens, at, made = ends, before - 1, []
         for _ in range(count):
             hidden = rows.read(tokens.clamp(max=self._model.config.vocab_size - 1), at, span)
-            best = self._model.likeliest(self._model.output(hidden[:, -1])[:, : self._rows])[:, None]
+            best = self._model.likeliest(self._model.head(hidden[:, -1])[:, : self._rows])[:, None]
             at, tokens = at + tokens.shape[1], best
             made.append(best)
         return torch.cat(made, dim=1)
