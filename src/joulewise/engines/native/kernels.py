@@ -12,6 +12,7 @@ Imported only where Triton is; `lean.py` says when it is used.
 
 from __future__ import annotations
 
+import subprocess
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +20,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.errors import TritonError
+
+FAILURES: tuple[type[Exception], ...] = (OSError, RuntimeError, subprocess.SubprocessError, TritonError)
+"""What Triton raises where it cannot build a kernel: no C compiler, no driver, a version that does not know the GPU."""
 
 SPLITS = 16
 """Parts into which the slots of a text are cut, so that they are read by many multiprocessors at once; half as many

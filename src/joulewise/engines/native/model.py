@@ -16,7 +16,7 @@ from joulewise.engines.native.cache import KV
 from joulewise.engines.native.lean import Rotary, make_lean
 from joulewise.engines.native.merged import merge_projections
 from joulewise.engines.transformers.loading import Loaded
-from joulewise.errors import UserError
+from joulewise.errors import UserError, first_paragraph
 
 _PROBE_TOKENS = 12
 _PROBE_TOLERANCE, _PROBE_TOLERANCE_HALF, _PROBE_TOLERANCE_INT8 = 0.02, 0.4, 1.0
@@ -228,17 +228,26 @@ class DecoderModel:
         tolerance = _PROBE_TOLERANCE if self.model.dtype == torch.float32 else _PROBE_TOLERANCE_HALF
         if not off <= (_PROBE_TOLERANCE_INT8 if loaded.quantisation == "int8" else tolerance):
             raise UserError(refusal.format(f"its logits would be off by {off:.2g} of their spread"))
-        if rotary is not None:
-            self._rotary = rotary
+        if rotary is not None and (fault := self._fault_of_kernels(rotary, tokens, expected, tolerance)):
+            self._rotary, rotary.needed = None, True
+            warnings.warn(
+                f"Our own kernels {fault}: {loaded.name} runs on torch's, which is slower.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _fault_of_kernels(self, rotary: Rotary, tokens: Tensor, expected: Tensor, tolerance: float) -> str | None:
+        """Turn to our own kernels, and say what is wrong with them here."""
+        from joulewise.engines.native.kernels import FAILURES
+
+        self._rotary = rotary
+        try:
             off = self._off(tokens, expected)
-            if not off <= tolerance:
-                self._rotary, rotary.needed = None, True
-                warnings.warn(
-                    f"Our own kernels give logits of {loaded.name} that are off by {off:.2g} of their spread on this "
-                    "GPU: it runs on torch's, which is slower. Please report this with the GPU's name.",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
+        except FAILURES as error:
+            return f"cannot be built here ({first_paragraph(error)})"
+        if off <= tolerance:
+            return None
+        return f"give logits that are off by {off:.2g} of their spread on this GPU (please report this, with its name)"
 
     def _off(self, tokens: Tensor, expected: Tensor) -> float:
         """How far the logits of a forward in two parts lie from those expected, over their spread."""

@@ -214,9 +214,19 @@ def test_a_model_is_refused_our_kernels_where_they_are_wrong(
     split_less(kernels, monkeypatch)
     monkeypatch.setattr("joulewise.engines.native.lean.kernels_run", lambda _: True)
     monkeypatch.setattr(kernels, "gated", lambda both: both[..., : both.shape[-1] // 2])
-    with pytest.warns(RuntimeWarning, match="off by .* it runs on torch's, which is slower"):
+    with pytest.warns(RuntimeWarning, match="off by .* tiny runs on torch's, which is slower"):
         model = decoder(built("llama"))
     assert not model.sights
     rotary = model.decoder.rotary_emb
     assert isinstance(rotary, Rotary)
     assert rotary.needed
+
+
+def test_where_kernels_cannot_be_built_torch_s_are_used(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("Failed to find C compiler.")
+
+    monkeypatch.setattr("joulewise.engines.native.lean.kernels_run", lambda _: True)
+    monkeypatch.setattr(kernels, "start", fail)
+    with pytest.warns(RuntimeWarning, match="cannot be built here .Failed to find C compiler.*tiny runs on torch's"):
+        assert not decoder(built("llama")).sights
