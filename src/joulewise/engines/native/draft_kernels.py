@@ -101,6 +101,21 @@ def children(
 
 
 @triton.jit
+def _ranks(scores, count, COUNT: tl.constexpr, PART: tl.constexpr):
+    """How many scores go before each: those that are higher, and the earlier of equals."""
+    at = tl.arange(0, COUNT)
+    mine = tl.load(scores + at, mask=at < count, other=-float("inf"))
+    rank = tl.zeros([COUNT], tl.int32)
+    for first in range(0, count, PART):
+        other = first + tl.arange(0, PART)
+        theirs = tl.load(scores + other, mask=other < count, other=-float("inf"))
+        earlier = other[None, :] < at[:, None]
+        before = (theirs[None, :] > mine[:, None]) | ((theirs[None, :] == mine[:, None]) & earlier)
+        rank += tl.sum((before & (other < count)[None, :]).to(tl.int32), axis=1)
+    return rank
+
+
+@triton.jit
 def _follow(
     scores, tokens, states, seen, new_scores, new_tokens, new_numbers, new_states, new_seen, made, count, size, width,
     K: tl.constexpr, COUNT: tl.constexpr, SEEN: tl.constexpr, PART: tl.constexpr, BLOCK: tl.constexpr,
@@ -108,15 +123,7 @@ def _follow(
 ):  # fmt: skip
     begin(AHEAD)
     row, at = tl.program_id(0), tl.arange(0, COUNT)
-    found = tl.load(scores + at, mask=at < count, other=-float("inf"))
-    rank = tl.zeros([COUNT], tl.int32)
-    for first in range(0, count, PART):
-        other = first + tl.arange(0, PART)
-        theirs = tl.load(scores + other, mask=other < count, other=-float("inf"))
-        before = (theirs[None, :] > found[:, None]) | (
-            (theirs[None, :] == found[:, None]) & (other[None, :] < at[:, None])
-        )
-        rank += tl.sum((before & (other < count)[None, :]).to(tl.int32), axis=1)
+    rank = _ranks(scores, count, COUNT, PART)
     place = tl.sum(tl.where((rank == row) & (at < count), at, 0), axis=0)
     best = tl.load(scores + place)
     origin = place // K
@@ -164,19 +171,11 @@ def follow(
 @triton.jit
 def _keep(
     scores, tokens, parents, kept_tokens, kept_parents, places, count, nodes,
-    COUNT: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr,
+    COUNT: tl.constexpr, PART: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     begin(AHEAD)
     at = tl.arange(0, COUNT)
-    mine = tl.load(scores + at, mask=at < count, other=-float("inf"))
-    rank = tl.zeros([COUNT], tl.int32)
-    for first in range(0, count, BLOCK):
-        other = first + tl.arange(0, BLOCK)
-        theirs = tl.load(scores + other, mask=other < count, other=-float("inf"))
-        before = (theirs[None, :] > mine[:, None]) | (
-            (theirs[None, :] == mine[:, None]) & (other[None, :] < at[:, None])
-        )
-        rank += tl.sum((before & (other < count)[None, :]).to(tl.int32), axis=1)
+    rank = _ranks(scores, count, COUNT, PART)
     kept = (rank < nodes) & (at < count)
     place = tl.cumsum(kept.to(tl.int32), axis=0)
     tl.store(places + 1 + at, tl.where(kept, place, 0), mask=at < count)
