@@ -12,6 +12,7 @@ from typing import TypeAlias
 from joulewise.analysis.cells import Cell, Components
 from joulewise.analysis.evidence import ClaimVerdict, Evidence, weighed
 from joulewise.analysis.measured_run import MeasuredRun, earnest
+from joulewise.analysis.operating import NoCurve, OperatingCurve
 from joulewise.analysis.per_token import CellCost
 from joulewise.analysis.phases import PhaseShares
 from joulewise.analysis.published import CLAIMS, Published
@@ -77,6 +78,7 @@ def claims(
     savings: Sequence[Saving],
     costs: Sequence[CellCost],
     shares: Sequence[PhaseShares],
+    curves: Sequence[OperatingCurve | NoCurve],
 ) -> tuple[Claim, ...]:
     """Every claim in every run.
 
@@ -84,11 +86,11 @@ def claims(
         table: the runs: their plans, environments and folders.
         cells: from one ``split``.
         components: whose joules to tell.
-        savings, costs, shares: of these cells.
+        savings, costs, shares, curves: of these cells.
     """
     found = []
     for name in dict.fromkeys(cell.key.run for cell in cells):
-        run = earnest(name, table, cells, components, savings, costs, shares)
+        run = earnest(name, table, cells, components, savings, costs, shares, curves)
         for letter, published in CLAIMS.items():
             verdict, evidence = weighed(FINDERS[letter](run), published.sort)
             beside = goes_with(run) if letter == "d" and evidence else ()

@@ -164,9 +164,9 @@ def _require_measured(rows: pa.Table, component: str) -> None:
 
 
 def _origin(environment: Mapping[str, Any], model: str, engine: str, component: ComponentName, decoding: str) -> Origin:
-    sources = [s for s in environment.get("sources", ()) if component in ("total", s["component"])]
+    sources = [s for s in environment.get("sources", ()) if component in ("total", s.get("component"))]
     told: Mapping[str, Any] = next((e for e in environment.get("engines", ()) if e.get("label") == engine), {})
-    names = [str(source["device"]) for source in sources]
+    names = [str(source["device"]) for source in sources if source.get("device")]
     devices = [name if names.count(name) == 1 else f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
     return Origin(
         model,

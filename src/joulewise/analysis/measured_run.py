@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from joulewise.analysis.cells import Cell, CellKey, Components
+from joulewise.analysis.operating import NoCurve, OperatingCurve
 from joulewise.analysis.per_token import CellCost
 from joulewise.analysis.phases import PhaseShares
 from joulewise.analysis.savings import Gamma, Saving
@@ -24,6 +25,7 @@ class MeasuredRun:
         cells: those with answers.
         components: whose joules to tell.
         savings, costs, shares: of these cells.
+        curves: of its engines.
     """
 
     name: str
@@ -33,6 +35,7 @@ class MeasuredRun:
     savings: Sequence[Saving]
     costs: Sequence[CellCost]
     shares: Sequence[PhaseShares]
+    curves: Sequence[OperatingCurve | NoCurve]
 
     def saved(self) -> Iterator[tuple[CellKey, Saving, Gamma]]:
         """Every decoding against vanilla, with the factor of the joules to tell."""
@@ -63,6 +66,7 @@ def earnest(
     savings: Iterable[Saving],
     costs: Iterable[CellCost],
     shares: Iterable[PhaseShares],
+    curves: Iterable[OperatingCurve | NoCurve],
 ) -> MeasuredRun:
     """A run without what was decoded by lot: nothing is learnt of that, as the plan says what is accepted."""
 
@@ -77,4 +81,5 @@ def earnest(
         tuple(saving for saving in savings if counts(saving.key)),
         tuple(cost for cost in costs if counts(cost.key)),
         tuple(one for one in shares if counts(one.key)),
+        tuple(one for one in curves if one.run == name),
     )

@@ -14,21 +14,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from joulewise.analysis.cells import VANILLA, Cell, CellKey, dense
-from joulewise.analysis.curve_points import run_points
-from joulewise.analysis.curves import ATTENTION, TOKEN, Curve, fit_curve
 from joulewise.analysis.evidence import MODELLED, Evidence, Figure, above, as_ratio, below, greater, larger_share
-from joulewise.analysis.intervals import MIN_QUESTIONS, TOO_FEW, Floats, Quantity, joint_provenance
+from joulewise.analysis.intervals import MIN_QUESTIONS, TOO_FEW, Floats, Quantity
 from joulewise.analysis.measured_run import MeasuredRun
+from joulewise.analysis.operating import OperatingCurve
 from joulewise.analysis.student import quantile
-from joulewise.analysis.tradeoffs import component_of
-from joulewise.errors import UserError
-from joulewise.table import RunTable
 
 LINEAR = 0.05
 """Where the last output token costs at most so much more than the first, energy counts as linear."""
-
-MOST = 2000
-"""About so many Trials, evenly taken, carry a curve here: more would take a report minutes."""
 
 
 def utilisation(run: MeasuredRun) -> list[Evidence]:
@@ -80,30 +73,16 @@ def successive_tokens(run: MeasuredRun) -> list[Evidence]:
     From the fitted curve: token number i costs ``a + f (p + i)``, at the middle prompt that was measured.
     """
     found = []
-    for engine in dict.fromkeys(cell.key.engine for cell in run.cells if cell.key.decoding == VANILLA):
-        plain = [cell for cell in run.cells if (cell.key.engine, cell.key.decoding) == (engine, VANILLA)]
-        component = component_of(plain, run.components)
-        rows = pa.concat_tables([cell.rows for cell in plain])
-        rows = rows.take(np.arange(0, rows.num_rows, max(1, rows.num_rows // MOST)))
-        try:
-            points = run_points(RunTable(rows), engine=engine, decoding=VANILLA, component=component)
-            curve = fit_curve(points.points, by=points.by)
-        except UserError:
-            continue  # too few lengths, or joules that are not measured: the run does not touch the claim
-        middle = float(np.median(points.points.prompt_tokens))
-        rise = _rise(curve, middle, len(np.unique(points.points.unit)), len(points.points))
-        first, last = curve.region.output_tokens
-        where = f"output token {last:,.0f} against {first:,.0f}, behind {middle:,.0f} prompt tokens ({engine})"
-        ratio = as_ratio(rise)
-        found.append(
-            Evidence(
-                where,
-                (Figure("energy {}", rise, "change"),),
-                above(ratio, 1.0),
-                below(ratio, 1.0 + LINEAR),
-                rise.reason,
+    for one in run.curves:
+        if isinstance(one, OperatingCurve) and one.origin.decoding == VANILLA:
+            first, last = one.curve.region.output_tokens
+            where = (
+                f"output token {last:,.0f} against {first:,.0f}, behind {one.middle[0]:,.0f} prompt tokens "
+                f"({one.origin.engine})"
             )
-        )
+            ratio = as_ratio(one.rise)
+            figures = (Figure("energy {}", one.rise, "change"),)
+            found.append(Evidence(where, figures, above(ratio, 1.0), below(ratio, 1.0 + LINEAR), one.rise.reason))
     return found
 
 
@@ -137,22 +116,6 @@ def _used(cell: Cell, times: Floats, shares: Floats) -> Quantity | None:
         return Quantity(value, None, None, n, trials, "measured", f"{TOO_FEW} last long enough to see it")
     half = quantile(0.025, n - 1) * float(of_question.std(ddof=1)) / math.sqrt(n)
     return Quantity(value, max(0.0, value - half), min(1.0, value + half), n, trials, "measured")
-
-
-def _rise(curve: Curve, prompt_tokens: float, questions: int, trials: int) -> Quantity:
-    """The relative rise of an output token's joules from the shortest output to the longest that was measured."""
-    if ATTENTION.name not in curve.coefficients or TOKEN.name not in curve.coefficients:
-        return Quantity(None, None, None, questions, trials, "measured", "the outputs do not vary enough")
-    slope, flat = curve.coefficients[ATTENTION.name], curve.coefficients[TOKEN.name]
-    first, last = curve.region.output_tokens
-
-    def risen(per_context: float, per_token: float) -> float | None:
-        at_first = per_token + per_context * (prompt_tokens + first)
-        return per_context * (last - first) / at_first if at_first > 0.0 else None
-
-    # The two coefficients pull against each other: much of one goes with little of the other.
-    ends = (risen(slope.lower, flat.upper), risen(slope.value, flat.value), risen(slope.upper, flat.lower))
-    return Quantity(ends[1], ends[0], ends[2], questions, trials, joint_provenance({"measured"}))
 
 
 def _names(keys: Sequence[CellKey]) -> dict[CellKey, str]:

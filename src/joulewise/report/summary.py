@@ -15,6 +15,7 @@ from joulewise.analysis.cells import Cell, natural_order, split
 from joulewise.analysis.claims import Claim, claims
 from joulewise.analysis.explain import Best, Explanation, best, explanations
 from joulewise.analysis.lossless import Lossless, lossless
+from joulewise.analysis.operating import NoCurve, OperatingCurve, operating_curves
 from joulewise.analysis.pass_at_k import KS, PassAtK, passes
 from joulewise.analysis.per_token import CellCost, costs
 from joulewise.analysis.phase_energy import PhaseEnergy, phase_energies
@@ -52,6 +53,7 @@ class Summary:
         phases: where the seconds went, one entry for each cell whose engine tells them apart.
         phase_energy: where their joules went, one entry for each engine and reasoning of a run.
         tradeoffs: accuracy against joules, one entry for each task of a run with several models or reasonings.
+        curves: joules over tokens and load, one entry for each engine of a run whose measured joules carry a curve.
         claims: what each run says of the papers' claims, one entry for each.
         warnings: what was noticed while reading.
     """
@@ -75,6 +77,7 @@ class Summary:
     phases: tuple[PhaseShares, ...]
     phase_energy: tuple[PhaseEnergy, ...]
     tradeoffs: tuple[Tradeoff, ...]
+    curves: tuple[OperatingCurve | NoCurve, ...]
     claims: tuple[Claim, ...]
     warnings: tuple[str, ...]
 
@@ -123,6 +126,7 @@ def summarise(
     heads = dict.fromkeys(cost.key.head for cost in found)
     components = {head: _component([cost for cost in found if cost.key.head == head]) for head in heads}
     saved, shares = savings(cells), phase_shares(cells, components)
+    curves = operating_curves(cells, components, table.environments)
     return Summary(
         FORMAT_VERSION,
         __version__,
@@ -143,7 +147,8 @@ def summarise(
         shares,
         phase_energies(cells, components, table.environments),
         tradeoffs(cells, components, wishes),
-        claims(table, cells, components, saved, found, shares),
+        curves,
+        claims(table, cells, components, saved, found, shares, curves),
         tuple(table.warnings),
     )
 

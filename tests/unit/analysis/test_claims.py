@@ -10,6 +10,7 @@ from joulewise.analysis.cells import split
 from joulewise.analysis.claims import FINDERS, claims
 from joulewise.analysis.evidence import Evidence, above, below, both, greater, weighed, within
 from joulewise.analysis.intervals import Quantity, unknown_quantity
+from joulewise.analysis.operating import operating_curves
 from joulewise.analysis.per_token import costs
 from joulewise.analysis.phases import phase_shares
 from joulewise.analysis.published import CLAIMS
@@ -34,7 +35,8 @@ def ask(letter, rows, **other):
     found = table(rows, environments={"r": environment}, **other)
     cells = split(found)
     components = {cell.key.head: "gpu" for cell in cells}
-    told = claims(found, cells, components, savings(cells), costs(cells), phase_shares(cells, components))
+    curves = operating_curves(cells, components, found.environments)
+    told = claims(found, cells, components, savings(cells), costs(cells), phase_shares(cells, components), curves)
     return next(claim for claim in told if claim.letter == letter)
 
 
@@ -350,7 +352,9 @@ def test_how_often_a_claim_is_decided_where_nothing_differs():
         ]
         found, cells = table(rows), split(table(rows))
         components = {cell.key.head: "gpu" for cell in cells}
-        for claim in claims(found, cells, components, savings(cells), costs(cells), phase_shares(cells, components)):
+        for claim in claims(
+            found, cells, components, savings(cells), costs(cells), phase_shares(cells, components), ()
+        ):
             if claim.letter in decided:
                 decided[claim.letter] += any(one.side for one in claim.evidence)
     assert max(decided.values()) <= 6  # of 40: 2 are expected at 5 %, and more than 6 in one of 300 such tests
