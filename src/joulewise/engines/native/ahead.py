@@ -8,7 +8,7 @@ never waits for it. The price is the round that runs while the host finds an end
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,8 +21,8 @@ class Told:
     """What a round made, on its way to the host.
 
     Args:
-        told: on the device; shape ``(texts, W + 1)``.
-        host: page-locked memory of that shape; None where there is no way to go.
+        told: on the device.
+        host: page-locked memory of its shape; None: it is fetched when it is read, behind all that was queued by then.
     """
 
     def __init__(self, told: Tensor, host: Tensor | None) -> None:
@@ -32,12 +32,11 @@ class Told:
             self._event = torch.cuda.Event()
             self._event.record()
 
-    def read(self) -> list[list[int]]:
-        """Wait for it."""
+    def read(self) -> Any:
+        """Wait for it: lists of numbers, as many deep as it has dimensions."""
         if self._event is not None:
             self._event.synchronize()
-        told: list[list[int]] = self._told.tolist()
-        return told
+        return self._told.tolist()
 
 
 class Ahead:

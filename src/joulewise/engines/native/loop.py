@@ -11,6 +11,7 @@ from torch import Tensor
 
 from joulewise.engines.engine import FinishReason, Round
 from joulewise.engines.native.accept import Chooser, Lot, Rule, match
+from joulewise.engines.native.ahead import Told
 from joulewise.engines.native.draft import Draft, Drafter, Foresees, Kept
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.session import Judging, Session, open_session
@@ -97,16 +98,16 @@ def decode(
         watch.mark("verify")
 
         if judged is not None:
-            told, way = judged
-            root = told[-1:]
+            way, root = judged.way, judged.told[-1:]
+            told = Told(judged.told, judged.host)  # goes to the host before more work is queued
             # The device goes on while the host reads; at the text's end for nothing.
             foreseen = witness is None and isinstance(drafter, Foresees) and drafter.foresee(judged, hidden)
             watch.mark("draft")
         else:
             last, root = accept(draft, logits, chooser)
             way = path(tree, last)
-            told = torch.cat((tree.depths[last], nodes[way[1:]], root))
-        accepted, *tokens = told.tolist()  # the round's one wait
+            told = Told(torch.cat((tree.depths[last], nodes[way[1:]], root)), None)
+        accepted, *tokens = told.read()  # the round's one wait
         watch.mark("accept")
 
         if judged is None and not tree.chain:

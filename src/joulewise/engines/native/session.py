@@ -54,10 +54,12 @@ class Judged(NamedTuple):
         told: how many tokens were accepted; the tokens of the path from the root's child on, of which so many count;
             the token that follows. What the host waits for.
         way: the nodes of the path, the root first.
+        host: page-locked memory for what is told; None where there is no way to go.
     """
 
     told: Tensor
     way: Tensor
+    host: Tensor | None = None
 
 
 class Made(NamedTuple):
@@ -149,6 +151,12 @@ class _Verdict:
         # Not in the memory that all graphs share: the next draft reads the token while others run.
         self.told = torch.zeros(self._height + 2, dtype=torch.long, device=device)
         self.way = torch.zeros(self._height + 1, dtype=torch.long, device=device)
+        self.host = torch.zeros_like(self.told, device="cpu").pin_memory() if device.type == "cuda" else None
+
+    @property
+    def judged(self) -> Judged:
+        """The verdict."""
+        return Judged(self.told, self.way, self.host)
 
     def set(self, count: int, tree: Tree | None, judging: Judging) -> None:
         """Fill in what the next run reads; ``tree`` is None where it is the last one."""
@@ -250,7 +258,7 @@ class _Forward:
         assert self._made is not None
         hidden, logits = self._made
         verdict = self._verdict if judged else None
-        return Made(hidden[:count], logits[:count], None if verdict is None else Judged(verdict.told, verdict.way))
+        return Made(hidden[:count], logits[:count], None if verdict is None else verdict.judged)
 
 
 def open_session(model: DecoderModel, capacity: int) -> Session:
