@@ -7,10 +7,11 @@
 Side by side: Joulewise; the difference of the counter's readings at the window's ends; and power polled every 0.1 s
 times the window's length. No window's length is a multiple of the counter's 0.1 s, which would flatter the difference.
 
-Simulated: the sensors of `benchmarks/simulated_card.py`, in two kinds. *Fresh* power readings are a mean of the last
+Simulated: the sensors of `benchmarks/simulated_card.py`, in three kinds. *Fresh* power readings are a mean of the last
 25 ms whenever they are asked for; *held* ones are renewed every 0.1 s, as an H200's in `tests/data/nvml_h200.jsonl`.
-The aims are set for fresh readings. A held reading leaves three quarters of the time unseen, and no method can tell
-what happened then; its figures are shown, and its intervals must hold the truth all the same.
+*Starved* is as held, beside a thread that is busy in Python: the sampler wakes 5 ms late on average, and its readings
+end up to 10 ms late. The aims are set for fresh readings. A held reading leaves three quarters of the time unseen, and
+no method can tell what happened then; its figures are shown, and its intervals must hold the truth all the same.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ AIMS = {"steady": SMOOTH, "ramps": SMOOTH, "bursts": ROUGH}
 RECORDED = "bursts:70,steady:25,ramps:188"
 """Less than five minutes; 188 s are 201 ramps, up or down."""
 
-SENSORS = {"fresh": Behaviour(), "held": Behaviour(renewed_s=0.1)}
+SENSORS = {
+    "fresh": Behaviour(),
+    "held": Behaviour(renewed_s=0.1),
+    "starved": Behaviour(renewed_s=0.1, late_s=0.005, held_up_s=0.01),
+}
 WINDOWS_PER_CARD = 10
 POLL_S = 0.1
 

@@ -100,6 +100,8 @@ class Behaviour:
         slow_share: and this share of them takes up to ``slow_s``.
         power_read_s: a power reading takes so long.
         late_s: the sampler wakes so much too late on average (exponential).
+        held_up_s: a reading ends up to so much later than it would (uniform), its value long fetched: beside a thread
+            that is busy in Python the interpreter lets the reader go on late.
     """
 
     period_s: float = 0.1
@@ -112,6 +114,7 @@ class Behaviour:
     slow_s: float = 0.015
     power_read_s: float = 0.00005
     late_s: float = 0.0002
+    held_up_s: float = 0.0
 
 
 class SimulatedCard:
@@ -151,9 +154,10 @@ class SimulatedCard:
         before_s = self._draw.uniform(0.0, took_s - b.read_s)
         start_s = self.clock.now_s
         energy_j = self.counter_j(start_s + before_s + self._fetched_at * b.read_s)
-        self.clock.now_s = start_s + took_s
         self.counter_reads += 1
         self.busy_s += took_s
+        took_s += self._held_up_s()
+        self.clock.now_s = start_s + took_s
         return Reading(start_s + took_s / 2, took_s, round(energy_j, 3), self.sample().power_w)
 
     def sample(self) -> Reading:
@@ -166,13 +170,18 @@ class SimulatedCard:
         if last_s != self._renewed_s:  # else the value is still held
             noise = random.Random(last_s * 1e4).gauss(0.0, b.noise)
             self._renewed_s, self._shown_w = last_s, self.load.mean_w(last_s - b.averaged_s, last_s) * (1 + noise)
-        self.clock.now_s += b.power_read_s
+        took_s = b.power_read_s + self._held_up_s()
+        self.clock.now_s += took_s
         self.power_reads += 1
         self.busy_s += b.power_read_s
-        return Reading(now_s, b.power_read_s, None, round(self._shown_w, 3))
+        return Reading(now_s + took_s / 2, took_s, None, round(self._shown_w, 3))
 
     def close(self) -> None:
         """Nothing to let go of."""
+
+    def _held_up_s(self) -> float:
+        most_s = self.behaviour.held_up_s
+        return self._draw.uniform(0.0, most_s) if most_s else 0.0
 
     def counter_j(self, time_s: float) -> float:
         """What the counter shows at a moment."""

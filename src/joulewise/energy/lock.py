@@ -18,8 +18,9 @@ KEPT = 32
 LEARNT_FROM = 5
 """A period is first taken from so many steps in a row."""
 
-LOOSE = 1 / 8
-"""Steps that are not known to within this share of the period are not known."""
+LOOSE, LOST = 1 / 8, 1 / 4
+"""Steps are known once they are to within the first share of the period, and until they no longer are to within the
+second: a sampler that is held up for a while is not to begin anew."""
 
 TRUSTED_FROM, TRUSTED_UNEVEN = 12, 1 / 20
 """Joules rest on steps of which so many have been seen, none further from even than this share of the period."""
@@ -62,18 +63,20 @@ class StepLock:
         self._brackets: deque[_Bracket] = deque(maxlen=KEPT)
         self._next = Step(0, 0.0)
         self._half_widths_s: tuple[float, ...] = (math.inf, math.inf)
+        self._locked = False
         self._uneven_s = 0.0
 
     def reset(self) -> None:
         """Forget the phase: the counter began anew, or the clock stood still."""
         self._brackets.clear()
         self._half_widths_s = (math.inf, math.inf)
+        self._locked = False
         self._uneven_s = min(self._uneven_s, REMEMBERED * self.period_s)
 
     @property
     def locked(self) -> bool:
         """Whether the steps are known well enough to be used."""
-        return len(self._brackets) >= LEARNT_FROM and self._half_widths_s[0] <= LOOSE * self.period_s
+        return self._locked
 
     @property
     def trusted(self) -> bool:
@@ -131,6 +134,7 @@ class StepLock:
         self._next = Step(following, middle_s)
         # A single step may lie as far from even ones as the worst that was seen.
         self._half_widths_s = tuple(abs(b - a) / 2 + self._uneven_s for a, b in (near, far))
+        self._locked = self._half_widths_s[0] <= (LOST if self._locked else LOOSE) * self.period_s
 
     def _range(self, number: int, widening_s: float) -> tuple[float, float]:
         """The earliest and latest that step ``number`` can be, later than all brackets.

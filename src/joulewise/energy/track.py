@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import statistics
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -40,6 +39,9 @@ QUIET_S, QUIET_STEPS = 3.0, 30
 
 QUIET_SHARE = 0.003
 """or less often, where that would take more than this share of a core."""
+
+DEAREST_SAMPLE_S = 0.0003
+"""A power reading is taken to cost no more than this: one that takes longer has mostly waited for something else."""
 
 ANOTHER = 0.25
 """A step that comes later or earlier than foretold by this share of the period is another step."""
@@ -94,11 +96,11 @@ class Track:
         self._steps = StepLock(period_s) if steps else None
         self._knots = Knots()
         self._knot_number: int | None = None
-        self._read_times: deque[float] = deque(maxlen=16)
+        self._shortest_read_s = math.inf
         self._previous: _Fetched | None = None
         self._doubtful: tuple[int, float] | None = None
         self._sample_due_s = self._state_due_s = -math.inf
-        self._sample_cost_s = 0.0
+        self._shortest_sample_s = DEAREST_SAMPLE_S
         self._pitch_s = period_s / SEEK_PARTS
         self._in_a_row = 0
         self._seek_until_s = math.inf
@@ -116,7 +118,7 @@ class Track:
     def sample(self) -> None:
         """Take a cheap reading into the timeline."""
         with self._lock:
-            self._take(self.source.sample())
+            self._shortest_sample_s = min(self._shortest_sample_s, self._take(self.source.sample()).read_s)
 
     def read(self) -> Reading:
         """Read the counter; the reading comes back unwrapped."""
@@ -144,8 +146,8 @@ class Track:
             if now_s >= self._sample_due_s:
                 modelled = self.source.spec.provenance == "modelled"
                 reading = self._take(self.source.read() if modelled else self.source.sample())
-                self._sample_cost_s += (reading.read_s - self._sample_cost_s) / 16
-                dearest_s = self._sample_cost_s * self.sharing / QUIET_SHARE
+                self._shortest_sample_s = min(self._shortest_sample_s, reading.read_s)
+                dearest_s = self._shortest_sample_s * self.sharing / QUIET_SHARE
                 every_s = sample_period_s if self._steps else max(sample_period_s, MODEL_S if modelled else COUNTER_S)
                 self._sample_due_s = max(self._sample_due_s + every_s, now_s + max(every_s / 2, dearest_s))
 
@@ -274,8 +276,12 @@ class Track:
         return raw_j + self._wrapped_j
 
     def _read_s(self) -> float:
-        """How long a counter reading takes as a rule, in seconds."""
-        return statistics.median(self._read_times) if self._read_times else 0.0
+        """How long a counter reading takes where nothing holds it up, in seconds: as long as the shortest one.
+
+        Beside a thread that is busy in Python most readings end late, when the interpreter lets the reader go on,
+        though the value was fetched long before.
+        """
+        return self._shortest_read_s if self._shortest_read_s < math.inf else 0.0
 
     def _half_width_s(self, number: int) -> float:
         """A step lies within this of where it is told: the value may have been fetched anywhere in a reading."""
@@ -283,7 +289,7 @@ class Track:
         return self._steps.half_width_s(number) + self._read_s() / 2
 
     def _learn(self, reading: Reading, energy_j: float, steps: StepLock) -> None:
-        self._read_times.append(reading.read_s)
+        self._shortest_read_s = min(self._shortest_read_s, reading.read_s)
         # In a reading that took its usual time the value is taken to be fetched in the middle, always at the same
         # place: a fixed error shifts all steps alike. In one that took longer it may be anywhere in the excess.
         usual_s = self._read_s()
@@ -295,9 +301,11 @@ class Track:
         if not steps.locked:
             self._learn_anew(before, now, steps)
             return
-        nearest = steps.nearest(reading.time_s)
-        if abs(reading.time_s - nearest.time_s) <= self._half_width_s(nearest.number) + reading.read_s / 2:
-            self._doubtful = nearest.number, energy_j  # before or after that step? The next reading tells
+        around_s = self._half_width_s(steps.nearest(reading.time_s).number) + reading.read_s / 2
+        first, last = steps.before(reading.time_s - around_s), steps.before(reading.time_s + around_s)
+        if first != last:
+            # Before or after the last one? The next reading tells; of a reading that long was held up, nothing does.
+            self._doubtful = (last.number, energy_j) if last.number == first.number + 1 else None
             return
         current = steps.before(reading.time_s)
         if before is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import random
 import threading
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from simulated import Clock, Load, SimulatedSource, spec
 
 from joulewise.energy import ComponentEnergy, Meter, Reading, Window, timeline
+from joulewise.energy import track as track_module
 from joulewise.energy.reading import DeviceState
 from joulewise.errors import JoulewiseError
 from load_benchmark import load_benchmark
@@ -70,6 +73,58 @@ def test_held_power_readings_widen_the_interval(load: str) -> None:
         assert row.interval_holds >= 90.0
         assert row.bound_holds >= 99.0
         assert row.joulewise_p95 < row.difference_p95
+
+
+def test_a_sampler_that_gets_on_late_keeps_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a busy Python thread readings end late, though their values were fetched in time: they are no slower for
+    it, cost no more, and tell no less."""
+    lost: list[object] = []
+    samples: list[float] = []
+    monkeypatch.setattr(track_module.Track, "_unlock", lambda track: lost.append(track))
+    sample = accuracy.SimulatedCard.sample
+    monkeypatch.setattr(accuracy.SimulatedCard, "sample", lambda card: samples.append(card.clock.now_s) or sample(card))
+    for row in accuracy.simulate("starved", "bursts", 40, (0.217, 0.537)):
+        assert row.interval_holds >= 90.0
+        assert row.bound_holds >= 99.0
+        assert row.half_width_median <= 2.5 * row.aim
+    assert not lost
+    gaps_s = sorted(b - a for a, b in itertools.pairwise(samples) if b > a)
+    assert gaps_s[len(gaps_s) // 2] < 0.06
+
+
+class Sleepy:
+    """A counter of 500 W that takes 3 ms to read, in which other threads go on, as NVML's."""
+
+    def __init__(self) -> None:
+        self.spec = spec(max_power_w=700.0)
+        self.samples = 0
+
+    def read(self) -> Reading:
+        start_s = time.monotonic()
+        time.sleep(0.003)
+        end_s = time.monotonic()
+        energy_j = 50.0 * math.floor((start_s + 0.0015) / 0.1)
+        return Reading((start_s + end_s) / 2, end_s - start_s, energy_j, 500.0)
+
+    def sample(self) -> Reading:
+        start_s = time.monotonic()
+        time.sleep(0)
+        self.samples += 1
+        end_s = time.monotonic()
+        return Reading((start_s + end_s) / 2, end_s - start_s, None, 500.0)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def test_the_power_is_followed_beside_a_busy_python_thread() -> None:
+    """Waiting for the interpreter is no cost: it once took power readings for dear, and there was one in 0.7 s."""
+    source, seconds = Sleepy(), 2.5
+    with Meter([source]):
+        end_s, number = time.monotonic() + seconds, 0
+        while time.monotonic() < end_s:
+            number += 1
+    assert source.samples > 4 * seconds  # 25 a second where the machine has a core to spare
 
 
 def test_the_sampler_takes_less_than_a_hundredth_of_a_core_in_the_quiet() -> None:
