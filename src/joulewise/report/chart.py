@@ -23,7 +23,7 @@ _VARIABLES = {
     PAPER: "var(--paper)",
     **{colour: f"var(--series-{i})" for i, colour in enumerate(SERIES, 1)},
 }
-_MARKERS = "osD^vPX"  # one more than there are colours, so that no pair comes twice soon
+MARKERS = "osD^vPX"  # one more than there are colours, so that no pair comes twice soon
 _SIDE = 330.0  # points: drawn at about its own size on a phone
 FONT = 11.0
 
@@ -109,7 +109,7 @@ def _frame(axes: Any, limit: float, energy_name: str) -> None:
     axes.set(xscale="log", yscale="log", xlim=(1 / limit, limit), ylim=(1 / limit, limit))
     axes.minorticks_off()
     for axis in (axes.xaxis, axes.yaxis):
-        ticks = _ticks(limit)
+        ticks = factor_ticks(limit)
         axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.tick_params(colors=INK, length=3)
     axes.set_xlabel("speed (right: faster)", color=INK)
@@ -125,7 +125,8 @@ def _frame(axes: Any, limit: float, energy_name: str) -> None:
     )
 
 
-def _ticks(limit: float) -> list[float]:
+def factor_ticks(limit: float) -> list[float]:
+    """Where an axis of factors, from ``1 / limit`` to ``limit``, has its ticks."""
     for least, ticks in (
         (8.0, [0.1, 0.2, 0.5, 1, 2, 5, 10]),
         (3.0, [0.25, 0.5, 1, 2, 4]),
@@ -135,6 +136,19 @@ def _ticks(limit: float) -> list[float]:
         if limit >= least:
             return [tick for tick in ticks if 1 / limit <= tick <= limit]
     return [tick for tick in (0.8, 0.9, 1, 1.1, 1.2) if 1 / limit <= tick <= limit]
+
+
+def log_ticks(axis: Any, ends: tuple[float, float]) -> None:
+    """Plain numbers on a logarithmic axis that goes from one end to the other; more of them where it is short."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if ends[1] / ends[0] < _SHORT else (1.0,)))
+    axis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:,g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+_SHORT = 50.0
+"""Up to this factor an axis has ticks at 1, 2 and 5, and not at powers of ten alone."""
 
 
 def draw_point(axes: Any, point: Point) -> None:
@@ -148,7 +162,7 @@ def draw_point(axes: Any, point: Point) -> None:
     axes.plot(
         [x.value],
         [y.value],
-        marker=_MARKERS[point.series % len(_MARKERS)],
+        marker=MARKERS[point.series % len(MARKERS)],
         markersize=7,
         color=colour,
         markerfacecolor=PAPER if point.modelled else colour,

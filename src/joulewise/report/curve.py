@@ -18,8 +18,7 @@ def describe(curve: Curve, origin: Origin, notes: Iterable[str] = ()) -> str:
         notes: what else to say, one sentence each.
     """
     device = origin.device or "unknown device"
-    whose = f"{COMPONENT_NAMES[origin.component]} energy" if origin.component != "total" else "energy of all components"
-    lines = [f"{origin.model} ({origin.engine}, {origin.decoding}) on {device}: {whose}", ""]
+    lines = [f"{origin.model} ({origin.engine}, {origin.decoding}) on {device}: {whose(origin)}", ""]
     rows = [("joules for", "value", "95 % interval")]
     rows += [
         (TERMS[name].words, figure(c.value), f"{figure(c.lower)} – {figure(c.upper)}")
@@ -39,9 +38,9 @@ def describe(curve: Curve, origin: Origin, notes: Iterable[str] = ()) -> str:
     ]
     lines += [
         "",
-        f"Held-out error (each {out.by} predicted from the others): {_errors(out.inside)}",
-        f"  beyond the others' ranges: {_errors(out.outside)}",
-        f"Error at the fitted points: {_errors(curve.fitted)}",
+        f"Held-out error (each {out.by} predicted from the others): {errors(out.inside)}",
+        f"  beyond the others' ranges: {errors(out.outside)}",
+        f"Error at the fitted points: {errors(curve.fitted)}",
         *(f"  with its sign, by {name}: {', '.join(thirds)}" for name, thirds in signed.items()),
         f"Measured: {', '.join(ranges)}",
     ]
@@ -62,7 +61,7 @@ def predict(curve: Curve, prompt_tokens: float, output_tokens: float, running: f
     warnings = curve.warnings(*asked)
     lines = [
         f"{prompt_tokens:,.0f} prompt tokens, {output_tokens:,.0f} output tokens, {running:,.6g} running: "
-        f"{figure(energy_j)} J ({'no error is known here' if warnings else 'error ' + _errors(curve.held_out.inside)})",
+        f"{figure(energy_j)} J ({'no error is known here' if warnings else 'error ' + errors(curve.held_out.inside)})",
         f"  on average: {figure(per_output)} J per output token, {figure(per_token)} J per token",
         f"  successive output tokens, J: {successive}",
         f"  one more prompt token: {figure(curve.prompt_token_j(*asked))} J",
@@ -76,7 +75,13 @@ def _range(low: float, high: float) -> str:
     return f"{low:,.6g} – {high:,.6g}" if low < high else f"{low:,.6g}"
 
 
-def _errors(spread: Spread) -> str:
+def whose(origin: Origin) -> str:
+    """Which joules a curve is of, in words."""
+    return f"{COMPONENT_NAMES[origin.component]} energy" if origin.component != "total" else "energy of all components"
+
+
+def errors(spread: Spread) -> str:
+    """A median and a 90th percentile in words."""
     if spread.median is None or spread.p90 is None:
         return "no such point"
     return f"median {spread.median:.1%}, 90th percentile {spread.p90:.1%} ({spread.points:,} points)"

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from joulewise.analysis.operating import NoCurve, OperatingCurve
 from joulewise.analysis.tradeoffs import Tradeoff
 from joulewise.errors import EnvironmentFault
 from joulewise.report import chart
 from joulewise.report import claims as claim_words
+from joulewise.report import operating as curve_words
 from joulewise.report.bars import Bar, Histogram, energy_bars, histograms
 from joulewise.report.break_even_chart import break_even_chart
+from joulewise.report.curve_charts import curve_charts
 from joulewise.report.explain import explain_grids, sentences
 from joulewise.report.grid import Grid
 from joulewise.report.grids import component_grids, grids
@@ -98,6 +101,16 @@ class _TradeoffView:
 
 
 @dataclass(frozen=True, slots=True)
+class _CurveView:
+    name: str
+    sentences: list[str]
+    panels: list[_Panel]
+    notes: str
+    points: int
+    drawn: int
+
+
+@dataclass(frozen=True, slots=True)
 class _RunView:
     run: RunFacts
     lines: list[tuple[str, str]]
@@ -108,6 +121,9 @@ class _RunView:
     tradeoffs: list[_TradeoffView]
     tradeoff_notes: list[str]
     tradeoff_grids: tuple[Grid, ...]
+    curves: list[_CurveView]
+    no_curves: list[str]
+    curve_grids: tuple[Grid, ...]
     claims: list[claim_words.ClaimWords]
     claims_not_touched: str | None
 
@@ -160,6 +176,8 @@ def render(summary: Summary, trials: Sequence[TrialBlock] = ()) -> str:
         kinds=_KINDS,
         svg=markupsafe.Markup,
         tradeoff_title=TITLE,
+        curve_title=curve_words.TITLE,
+        curve_how_to_read=curve_words.HOW_TO_READ,
         claims=claim_words,
         script=markupsafe.Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -170,6 +188,8 @@ def _run_view(run: RunFacts, summary: Summary, trials: Sequence[TrialBlock], num
     found = [_section_view(s, run, summary, trials, numbers) for s in sections(summary) if s.run == run.name]
     nothing = nothing_to_show(run, summary)
     several = [tradeoff for tradeoff in summary.tradeoffs if tradeoff.run == run.name]
+    curves = [one for one in summary.curves if isinstance(one, OperatingCurve) and one.run == run.name]
+    none = [one for one in summary.curves if isinstance(one, NoCurve) and one.run == run.name]
     claims = [claim for claim in summary.claims if claim.run == run.name]
     return _RunView(
         run,
@@ -181,6 +201,9 @@ def _run_view(run: RunFacts, summary: Summary, trials: Sequence[TrialBlock], num
         [_tradeoff_view(tradeoff, numbers) for tradeoff in several],
         tradeoff_notes(several),
         tradeoff_grids(several),
+        [_curve_view(one, numbers) for one in curves],
+        [curve_words.why_none(one) for one in none],
+        curve_words.operating_grids(curves),
         claim_words.claim_words(claims),
         claim_words.not_touched(claims),
     )
@@ -197,6 +220,12 @@ def _tradeoff_view(found: Tradeoff, numbers: Iterator[int]) -> _TradeoffView:
             if svg is not None:
                 budgets.append(_Panel(curve_name(curve, found), svg))
     return _TradeoffView(found.task, findings(found), frontier, not found.measured, budgets, fine_grids(found))
+
+
+def _curve_view(found: OperatingCurve, numbers: Iterator[int]) -> _CurveView:
+    panels = [_Panel(caption, svg) for caption, svg in curve_charts(found, lambda: f"chart{next(numbers)}")]
+    told, notes = curve_words.sentences(found), curve_words.notes(found)
+    return _CurveView(curve_words.name(found), told, panels, notes, found.points, len(found.shown))
 
 
 def _section_view(

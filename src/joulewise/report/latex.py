@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from textwrap import wrap
 
+from joulewise.analysis.operating import OperatingCurve
 from joulewise.report import claims as claim_words
+from joulewise.report import operating as curve_words
 from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
 from joulewise.report.markdown import MODELLED, has_modelled, words
@@ -90,6 +92,13 @@ def _lines(summary: Summary) -> Iterator[str]:
         for note in tradeoff_notes(found):
             yield from _comment(note)
         for grid in tradeoff_grids(found):
+            gain = gain_note(run) if grid.absolute else None
+            yield from _table(grid, f"run {run.name}", str(number), [*grid.notes, *([gain] if gain else [])])
+        curves = [one for one in summary.curves if one.run == run.name]
+        for curve in curves:
+            for line in curve_words.briefly(curve):
+                yield from _comment(line)
+        for grid in curve_words.operating_grids([one for one in curves if isinstance(one, OperatingCurve)]):
             gain = gain_note(run) if grid.absolute else None
             yield from _table(grid, f"run {run.name}", str(number), [*grid.notes, *([gain] if gain else [])])
         found_claims = [one for one in summary.claims if one.run == run.name]

@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from joulewise.analysis.claims import Claim
+from joulewise.analysis.operating import NoCurve, OperatingCurve
 from joulewise.analysis.tradeoffs import Tradeoff
 from joulewise.report import claims as claim_words
+from joulewise.report import operating as curve_words
 from joulewise.report.explain import explain_grids, sentences
 from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
@@ -70,6 +72,7 @@ def _lines(summary: Summary) -> Iterator[str]:
                 if has_modelled(found):
                     yield from ("", MODELLED)
         yield from _tradeoff_lines([tradeoff for tradeoff in summary.tradeoffs if tradeoff.run == run.name])
+        yield from _curve_lines([one for one in summary.curves if one.run == run.name])
         yield from _claim_lines([claim for claim in summary.claims if claim.run == run.name])
     for warning in summary.warnings:
         yield from ("", f"> {_escaped(warning)}")
@@ -91,6 +94,21 @@ def _tradeoff_lines(several: Sequence[Tradeoff]) -> Iterator[str]:
         yield from _table(grid)
     if has_modelled(tables):
         yield from ("", MODELLED)
+
+
+def _curve_lines(found: Sequence[OperatingCurve | NoCurve]) -> Iterator[str]:
+    if not found:
+        return
+    yield from ("", f"### {curve_words.TITLE}")
+    for one in found:
+        if isinstance(one, NoCurve):
+            yield from ("", f"> {_escaped(curve_words.why_none(one))}")
+        else:
+            yield from ("", f"**{_escaped(curve_words.name(one))}**", "")
+            yield from (f"- {_escaped(line)}" for line in curve_words.sentences(one))
+            yield from ("", f"> {_escaped(curve_words.notes(one))}")
+    for grid in curve_words.operating_grids([one for one in found if isinstance(one, OperatingCurve)]):
+        yield from _table(grid)
 
 
 def _claim_lines(found: Sequence[Claim]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from joulewise.report import claims as claim_words
+from joulewise.report import operating as curve_words
 from joulewise.report.explain import explain_grids, sentences
 from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
@@ -62,6 +63,7 @@ def print_summary(summary: Summary, file: IO[str] | None = None) -> None:
                 for grid in grids(section, summary):
                     _print_grid(console, grid)
         _print_tradeoffs(console, run, summary)
+        _print_curves(console, run, summary)
         _print_claims(console, run, summary)
     console.print()
     for note in (*(f"Note: {warning}" for warning in summary.warnings), HOW_TO_READ):
@@ -143,6 +145,17 @@ def _print_tradeoffs(console: Console, run: RunFacts, summary: Summary) -> None:
         _note(console, note)
     for grid in tradeoff_grids(found):
         _print_grid(console, grid)
+
+
+def _print_curves(console: Console, run: RunFacts, summary: Summary) -> None:
+    found = [one for one in summary.curves if one.run == run.name]
+    if not found:
+        return
+    console.print()
+    console.print(Text(curve_words.TITLE, style="bold"))
+    for one in found:
+        for line in curve_words.briefly(one):
+            _note(console, line)
 
 
 def _print_claims(console: Console, run: RunFacts, summary: Summary) -> None:

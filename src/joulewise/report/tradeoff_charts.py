@@ -9,7 +9,7 @@ from typing import Any
 from joulewise.analysis.budget_advice import BudgetCurve
 from joulewise.analysis.cells import CellKey
 from joulewise.analysis.tradeoffs import Tradeoff
-from joulewise.report.chart import FAINT, INK, SERIES, Box, Point, draw, draw_labels, draw_point, spot
+from joulewise.report.chart import FAINT, INK, SERIES, Box, Point, draw, draw_labels, draw_point, log_ticks, spot
 from joulewise.report.text import COMPONENT_NAMES, interval, value
 from joulewise.report.tradeoffs import way
 
@@ -87,18 +87,14 @@ def _spot(point: Point) -> tuple[float, float]:
 
 def _frame(axes: Any, points: Sequence[Point], found: Tradeoff, *, log: bool) -> None:
     joules = [_spot(point)[0] for point in points]
-    ends = [end for p in points for end in (p.energy.value, p.energy.upper) if end is not None]
+    tops = [end for p in points for end in (p.energy.value, p.energy.upper) if end is not None]
     floors = [end for p in points for end in (p.energy.value, p.energy.lower) if end is not None]
-    room = max(2.0, 0.08 * (max(ends) - min(floors)))
-    axes.set_ylim(max(0.0, min(floors) - room), min(100.0, max(ends) + room) if max(ends) < 100.0 else 100.0 + room)
+    room = max(2.0, 0.08 * (max(tops) - min(floors)))
+    axes.set_ylim(max(0.0, min(floors) - room), min(100.0, max(tops) + room) if max(tops) < 100.0 else 100.0 + room)
     if log:
-        from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-        axes.set(xscale="log", xlim=(min(joules) / 1.6, max(joules) * 1.6))
-        few = max(joules) / min(joules) < 10.0
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        ends = min(joules) / 1.6, max(joules) * 1.6
+        axes.set(xscale="log", xlim=ends)
+        log_ticks(axes.xaxis, ends)
     else:
         axes.set_xlim(0.0, 1.2 * max(joules))
     axes.tick_params(which="both", colors=INK, length=3)
