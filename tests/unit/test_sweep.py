@@ -243,12 +243,24 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_command_measures_and_curve_fits(command: Any, tmp_path: Path) -> None:
     done = command("--out", "run", "--points", "26")
     assert done.exit_code == 0, done.output
-    assert "26 points in run. Next: joulewise curve run" in done.output
+    assert "26 points in run. Next: joulewise curve run; charts: joulewise report run" in done.output
+    assert "Nothing here measures joules" not in done.output
     fitted = CliRunner().invoke(app, ["curve", "run", "--json", "curve.json", "--predict", "512,128,8"])
     assert fitted.exit_code == 0, fitted.output
     assert "each request, shared over B" in fitted.output
     assert "each point predicted from the others" in fitted.output
     assert json.loads((tmp_path / "curve.json").read_text())["region"]["running"] == [1.0, 8.0]
+
+
+def test_where_nothing_measures_it_is_said_before_the_sweep(
+    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modelled = Counter()
+    modelled.spec = replace(modelled.spec, provenance="modelled")
+    monkeypatch.setattr(energy, "discover", lambda: Meter([modelled]))
+    done = command("--out", "run", "--points", "12")
+    assert done.exit_code == 0, done.output
+    assert "Nothing here measures joules" in done.stderr.splitlines()[0]
 
 
 def test_a_dry_run_lists_points_and_seconds_and_writes_nothing(command: Any, tmp_path: Path) -> None:

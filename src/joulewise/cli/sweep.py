@@ -94,7 +94,7 @@ def sweep(
     if result.interrupted:
         typer.echo(f"Stopped after {result.done} points. Go on with: {go_on}", err=True)
         raise typer.Exit(130)
-    typer.echo(f"{result.done} points in {folder}. Next: joulewise curve {folder}")
+    typer.echo(f"{result.done} points in {folder}. Next: joulewise curve {folder}; charts: joulewise report {folder}")
 
 
 def _sweep(
@@ -106,6 +106,12 @@ def _sweep(
     from joulewise.sweep import sweep as run_sweep
 
     with discover() as meter, show_progress() as on_progress:
+        if all(source.provenance != "measured" for source in meter.specs):
+            typer.echo(
+                "Nothing here measures joules (`joulewise doctor` tells why): what follows can be swept, but "
+                "`joulewise curve` refuses modelled joules.",
+                err=True,
+            )
         return run_sweep(
             cast("SweepEngine", open_engine(spec)),
             spec,

@@ -31,7 +31,7 @@ def name(found: OperatingCurve) -> str:
 
 def why_none(found: NoCurve) -> str:
     """Why a sweep gave no curve, in a sentence."""
-    return f"No operating curve of {found.engine}: {found.why}."
+    return f"No operating curve of {found.engine}: {found.why} (options are those of `joulewise curve`)."
 
 
 def sentences(found: OperatingCurve) -> list[str]:
