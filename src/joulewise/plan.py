@@ -89,8 +89,8 @@ class TaskSpec(PlanPart):
         name: a task's name (docs/tasks.md lists them), a custom task's YAML file, relative to the plan, or ``lm_eval:``
             and the name or YAML file of a task of lm-eval.
         label: its name in tables; if left out, the task's own.
-        questions: a random sample of so many questions; all if left out. The sample of a smaller number is contained in
-            that of a larger one.
+        questions: a random sample of so many questions, with the task's categories in proportion; all if left out. The
+            sample of a smaller number is contained in that of a larger one.
         max_new_tokens: at most so many output tokens under the stop rule ``natural``; if left out, the task's budget.
         options: the task's own options, such as ``{split: train}`` of ``gsm8k``.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -83,11 +83,30 @@ def open_tasks(
             raise UserError(
                 f"task {spec.label}: asks for {spec.questions} questions but there are {len(questions)}; ask for fewer"
             )
-        # A seeded shuffle and then a cut: a smaller sample is contained in a larger one.
-        random.Random(f"{plan.seed}/{spec.label}").shuffle(questions)
+        questions = in_proportion(questions, random.Random(f"{plan.seed}/{spec.label}"))
         sizes = [n for n in (spec.questions, limit) if n is not None]
         chosen[spec.label] = (task, tuple(questions[: min(sizes)] if sizes else questions))
     return chosen
+
+
+def in_proportion(questions: Sequence[Question], order: random.Random) -> list[Question]:
+    """Shuffled so that every beginning of the list holds the categories in proportion, each to within a question or so.
+
+    A cut of it is a stratified sample, and a smaller sample is contained in a larger one. Within a category every
+    question is as likely to come early as any other.
+    """
+    shuffled = list(questions)
+    order.shuffle(shuffled)
+    sizes = Counter(question.category for question in shuffled)
+    # Question r of a category of n stands at (r + u) / n of the way, where u is drawn once for the category.
+    shifts = {category: order.random() for category in sizes}
+    seen: Counter[str | None] = Counter()
+    places = []
+    for question in shuffled:
+        category = question.category
+        places.append((seen[category] + shifts[category]) / sizes[category])
+        seen[category] += 1
+    return [shuffled[i] for i in sorted(range(len(shuffled)), key=places.__getitem__)]
 
 
 def schedule(plan: Plan, questions: QuestionsByTask) -> list[Job]:

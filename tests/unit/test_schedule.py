@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from joulewise.errors import UserError
 from joulewise.plan import Plan
-from joulewise.schedule import Skipped, open_tasks
+from joulewise.schedule import Skipped, in_proportion, open_tasks
+from joulewise.tasks.task import Question
 
 pytest.importorskip("math_verify", reason="needs the extra 'score'")
 
@@ -43,6 +48,33 @@ def test_a_plans_options_reach_the_task(data: Path) -> None:
 def test_a_sample_larger_than_the_task_is_refused_with_the_way_out(data: Path) -> None:
     with pytest.raises(UserError, match="task gsm8k: asks for 9 questions but there are 8; ask for fewer"):
         open_tasks(plan(questions=9), data, None)
+
+
+@settings(max_examples=50, deadline=None)
+@given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=8), seed=st.integers(0, 1000), share=st.floats(0.0, 1.0))
+def test_every_beginning_holds_the_categories_in_proportion(sizes: list[int], seed: int, share: float) -> None:
+    questions = [Question(f"{c}-{i}", "", "", f"{c}") for c, size in enumerate(sizes) for i in range(size)]
+    found = in_proportion(questions, random.Random(seed))
+    assert sorted(q.question_id for q in found) == sorted(q.question_id for q in questions)
+    cut = round(share * len(found))
+    counts = Counter(q.category for q in found[:cut])
+    # At a cut each category has gone as far as all others, to within one question of its own.
+    reached = [(counts[f"{c}"] - 1, counts[f"{c}"] + 1, size) for c, size in enumerate(sizes)]
+    assert max(low / size for low, _, size in reached) <= min(high / size for _, high, size in reached) + 1e-9
+
+
+def test_without_categories_the_order_is_a_plain_shuffle() -> None:
+    questions = [Question(f"{i}", "", "") for i in range(20)]
+    shuffled = list(questions)
+    random.Random(7).shuffle(shuffled)
+    assert in_proportion(questions, random.Random(7)) == shuffled
+
+
+def test_within_a_category_every_question_is_as_likely() -> None:
+    questions = [Question(f"{c}{i}", "", "", c) for c, size in (("a", 3), ("b", 9)) for i in range(size)]
+    drawn = Counter(q.question_id for seed in range(3000) for q in in_proportion(questions, random.Random(seed))[:4])
+    assert all(count / 3000 == pytest.approx(4 / 12, abs=0.04) for count in drawn.values())
+    assert len(drawn) == 12
 
 
 def test_skipped_lines_are_counted_and_the_first_few_told(data: Path) -> None:
