@@ -162,3 +162,16 @@ def test_no_memory_left_is_one_sentence(opened: tuple[NativeEngine, EngineInfo])
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert engine.generate(ask("prompt", 4), Vanilla()).output_tokens == 4
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one NVIDIA GPU")
+def test_the_second_gpu_gives_what_the_first_does(exact: NativeEngine, folders: tuple[str, str]) -> None:
+    second = NativeEngine(NativeSpec(model=folders[0], draft=folders[1], dtype="float32", device="cuda:1"))
+    decodings = (Vanilla(), CoGA(tokens=5), PromptLookup(tokens=10))
+    assert second.load(decodings).devices == ("cuda:1",)
+    try:
+        found = [second.generate(ask("prompt"), decoding).token_ids for decoding in decodings]
+    finally:
+        second.close()
+        torch.cuda.set_device(0)
+    assert found == [exact.generate(ask("prompt"), decoding).token_ids for decoding in decodings]

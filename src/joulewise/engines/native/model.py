@@ -57,6 +57,9 @@ class DecoderModel:
         self.decoder: Any = loaded.model.base_model
         self.head: Any = loaded.model.get_output_embeddings()
         self.device: torch.device = loaded.model.device
+        if self.device.type == "cuda":
+            # Graphs are captured, and our kernels started, on the current device.
+            torch.cuda.set_device(self.device)
         self.taps = tuple(taps)
         self._tapped: dict[int, Tensor] = {}
         self.session: object = None
