@@ -57,6 +57,29 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
+class Margins:
+    """What the curve says of a request, on average and at the margin, in joules.
+
+    Args:
+        prompt_tokens, output_tokens, running: of the request.
+        energy_j: of it all.
+        per_output_token_j: that over its output tokens.
+        last_output_token_j: what its last output token adds.
+        next_prompt_token_j: what one more prompt token would add.
+        another_request_j: what one more such request would add to the joules of all; None where the load did not vary.
+    """
+
+    prompt_tokens: float
+    output_tokens: float
+    running: float
+    energy_j: float
+    per_output_token_j: float
+    last_output_token_j: float
+    next_prompt_token_j: float
+    another_request_j: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class OperatingCurve:
     """Joules over tokens and load, of one engine and decoding in a run.
 
@@ -67,9 +90,10 @@ class OperatingCurve:
         points: how many carry it.
         rise: by how much more the last output token costs than the first, from the shortest output to the longest that
             was measured, behind the middle prompt; relative.
-        middle: the middle prompt and the middle output, in tokens.
+        ends: of the shortest and of the longest output that was measured, behind the middle prompt at the least load.
+        middle: of the middle prompt and the middle output, at the least and at the most load.
         shown: the points to draw, at most about ``MOST_SHOWN``.
-        typical: the points that stand for small, middling and large requests.
+        typical: the points that stand for small, middling and large requests, with what the curve says of such.
         notes: what was left out and how well a point is known, one sentence each.
     """
 
@@ -78,9 +102,10 @@ class OperatingCurve:
     curve: Curve
     points: int
     rise: Quantity
-    middle: tuple[float, float]
+    ends: tuple[Margins, Margins]
+    middle: tuple[Margins, Margins]
     shown: tuple[Seen, ...]
-    typical: tuple[Seen, ...]
+    typical: tuple[tuple[Seen, Margins], ...]
     notes: tuple[str, ...]
 
 
@@ -139,17 +164,34 @@ def _found(run: str, origin: Origin, curve: Curve, points: Points, notes: tuple[
     ]
     order = np.argsort(points.energy_j, kind="stable")
     typical = dict.fromkeys(int(order[round(share * (len(seen) - 1))]) for share in QUANTILES)
-    middle = float(np.median(points.prompt_tokens)), float(np.median(points.output_tokens))
+    p, o = float(np.median(points.prompt_tokens)), float(np.median(points.output_tokens))
+    least, most = curve.region.running
+    shortest, longest = curve.region.output_tokens
     return OperatingCurve(
         run,
         origin,
         curve,
         len(seen),
-        _rise(curve, middle[0], len(np.unique(points.unit)), len(seen)),
-        middle,
+        _rise(curve, p, len(np.unique(points.unit)), len(seen)),
+        (_margins(curve, p, shortest, least), _margins(curve, p, longest, least)),
+        (_margins(curve, p, o, least), _margins(curve, p, o, most)),
         tuple(seen[:: -(-len(seen) // MOST_SHOWN)]),
-        tuple(seen[i] for i in typical),
+        tuple((s, _margins(curve, s.prompt_tokens, s.output_tokens, s.running)) for s in (seen[i] for i in typical)),
         notes,
+    )
+
+
+def _margins(curve: Curve, p: float, o: float, b: float) -> Margins:
+    whole_j, loads = curve.energy_j(p, o, b), curve.region.running
+    return Margins(
+        p,
+        o,
+        b,
+        whole_j,
+        whole_j / o,
+        curve.output_token_j(p, o, b),
+        curve.prompt_token_j(p, o, b),
+        curve.another_request_j(p, o, b) if loads[0] < loads[1] else None,
     )
 
 

@@ -77,7 +77,7 @@ def successive_tokens(run: MeasuredRun) -> list[Evidence]:
         if isinstance(one, OperatingCurve) and one.origin.decoding == VANILLA:
             first, last = one.curve.region.output_tokens
             where = (
-                f"output token {last:,.0f} against {first:,.0f}, behind {one.middle[0]:,.0f} prompt tokens "
+                f"output token {last:,.0f} against {first:,.0f}, behind {one.ends[0].prompt_tokens:,.0f} prompt tokens "
                 f"({one.origin.engine})"
             )
             ratio = as_ratio(one.rise)

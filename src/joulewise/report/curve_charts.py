@@ -113,7 +113,7 @@ def _successive(found: OperatingCurve, title: str, prefix: str) -> str:
 
 
 def _over_load(found: OperatingCurve, title: str, prefix: str) -> str:
-    curve, (p, o) = found.curve, found.middle
+    curve, p, o = found.curve, found.middle[0].prompt_tokens, found.middle[0].output_tokens
     ends = curve.region.running
     loads = np.geomspace(*ends, 60)
     mean = np.array([curve.energy_j(p, o, b) for b in loads])

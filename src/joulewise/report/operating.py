@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from joulewise.analysis.cells import CellKey
 from joulewise.analysis.curves import TERMS
-from joulewise.analysis.operating import NoCurve, OperatingCurve
+from joulewise.analysis.operating import Margins, NoCurve, OperatingCurve
 from joulewise.report.curve import errors, whose
 from joulewise.report.grid import Grid, Row, Shown
 from joulewise.report.text import figure, interval, short_model, value
@@ -36,34 +36,32 @@ def why_none(found: NoCurve) -> str:
 
 def sentences(found: OperatingCurve) -> list[str]:
     """How far to trust a curve and what it says of the next token, prompt and request."""
-    curve, (p, o) = found.curve, found.middle
-    first, last = curve.region.output_tokens
-    least, most = curve.region.running
-    out = curve.held_out
-    told = [f"Held-out error (each {out.by} predicted from the others): {errors(out.inside)}."]
+    out, (first, last), (one, crowded) = found.curve.held_out, found.ends, found.middle
+    error = f"Held-out error (each {out.by} predicted from the others): {errors(out.inside)}."
     if out.outside.points:
-        told[0] += f" Beyond the others' ranges: {errors(out.outside)}."
-    ends = [figure(curve.output_token_j(p, position, least)) for position in (max(first, 1.0), last)]
-    rise = f"{value(found.rise, 100.0)} % more ({interval(found.rise, 100.0)})"
-    told.append(
-        f"Successive output tokens: behind {p:,.0f} prompt tokens number {max(first, 1.0):,.0f} costs {ends[0]} J and "
-        f"number {last:,.0f} {ends[1]} J, {rise}."
+        error += f" Beyond the others' ranges: {errors(out.outside)}."
+    successive = (
+        f"Successive output tokens: behind {first.prompt_tokens:,.0f} prompt tokens number {first.output_tokens:,.0f} "
+        f"costs {figure(first.last_output_token_j)} J and number {last.output_tokens:,.0f} "
+        f"{figure(last.last_output_token_j)} J, {value(found.rise, 100.0)} % more ({interval(found.rise, 100.0)})."
     )
-    whole, next_prompt_j = curve.energy_j(p, o, least), curve.prompt_token_j(p, o, least)
-    told.append(
-        f"Average and margin: {p:,.0f} prompt and {o:,.0f} output tokens cost {figure(whole)} J, so "
-        f"{figure(whole / o)} J per output token; the last of them adds "
-        f"{figure(curve.output_token_j(p, o, least))} J, and one more prompt token {figure(next_prompt_j)} J."
+    margin = (
+        f"Average and margin: {_tokens(one)} cost {figure(one.energy_j)} J, so {figure(one.per_output_token_j)} J per "
+        f"output token; the last of them adds {figure(one.last_output_token_j)} J, and one more prompt token "
+        f"{figure(one.next_prompt_token_j)} J."
     )
-    if least < most:
-        crowded = curve.energy_j(p, o, most)
-        told.append(
-            f"Load: such a request costs {figure(whole)} J {'alone' if least == 1 else f'with {least:,.0f} at a time'} "
-            f"and {figure(crowded)} J with {most:,.0f} at a time, {figure(crowded / whole)} of it."
+    load = "The load did not vary, so what it shares is not known: the curve holds for this load alone."
+    if one.running < crowded.running:
+        load = (
+            f"Load: such a request costs {figure(one.energy_j)} J "
+            f"{'alone' if one.running == 1 else f'with {one.running:,.0f} at a time'} and {figure(crowded.energy_j)} J "
+            f"with {crowded.running:,.0f} at a time."
         )
-    else:
-        told.append("The load did not vary, so what it shares is not known: the curve holds for this load alone.")
-    return told
+    return [error, successive, margin, load]
+
+
+def _tokens(of: Margins) -> str:
+    return f"{of.prompt_tokens:,.0f} prompt and {of.output_tokens:,.0f} output tokens"
 
 
 def briefly(found: OperatingCurve | NoCurve) -> list[str]:
@@ -110,24 +108,20 @@ def _coefficients(several: Sequence[OperatingCurve]) -> Grid:
 
 
 def _requests(several: Sequence[OperatingCurve]) -> Grid:
-    loads = any(found.curve.region.running[0] < found.curve.region.running[1] for found in several)
+    loads = any(at.another_request_j is not None for found in several for _, at in found.typical)
     rows = []
     for found in several:
-        for size, seen in zip(SIZES, found.typical, strict=False):
-            curve, p, o, b = found.curve, seen.prompt_tokens, seen.output_tokens, seen.running
+        for size, (seen, at) in zip(SIZES, found.typical, strict=False):
             beyond = "" if seen.inside else ", beyond their ranges"
+            margins = [at.per_output_token_j, at.last_output_token_j, at.next_prompt_token_j]
             figures = [
                 Shown(figure(seen.energy_j), f"{figure(seen.told_j)} predicted from the others{beyond}"),
-                Shown(figure(curve.energy_j(p, o, b) / o)),
-                Shown(figure(curve.output_token_j(p, o, b))),
-                Shown(figure(curve.prompt_token_j(p, o, b))),
+                *(Shown(figure(joules)) for joules in margins),
             ]
             if loads:
-                varies = curve.region.running[0] < curve.region.running[1]
-                figures.append(Shown(figure(curve.another_request_j(p, o, b)) if varies else "–"))
-            at_once = f", {b:,.0f} at a time" if loads else ""
-            label = f"{size}: {p:,.0f} prompt and {o:,.0f} output tokens{at_once}"
-            rows.append(Row(_key(found), None, tuple(figures), (name(found), label)))
+                figures.append(Shown("–" if at.another_request_j is None else figure(at.another_request_j)))
+            at_once = f", {at.running:,.0f} at a time" if loads else ""
+            rows.append(Row(_key(found), None, tuple(figures), (name(found), f"{size}: {_tokens(at)}{at_once}")))
     columns = ["J measured", "J per output token, on average", "J of the last output token"]
     columns += ["J of one more prompt token", *(["J of one more such request"] if loads else [])]
     told = [

@@ -52,12 +52,17 @@ def test_every_point_stands_beside_what_the_others_say_of_it() -> None:
 def test_small_middling_and_large_requests_were_measured() -> None:
     one = curve_of(sample_sweep())
     joules = sorted(seen.energy_j for seen in one.shown)
-    assert [seen.energy_j for seen in one.typical] == [joules[6], joules[32], joules[57]]
+    assert [seen.energy_j for seen, _ in one.typical] == [joules[6], joules[32], joules[57]]
 
 
 def test_the_last_token_against_the_first_counts_what_the_load_shares() -> None:
     one = curve_of(sample_sweep())
-    assert one.middle == (1280.0, 72.0)
+    assert [(at.prompt_tokens, at.output_tokens, at.running) for at in (*one.ends, *one.middle)] == [
+        (1280.0, 1.0, 1.0),
+        (1280.0, 1024.0, 1.0),
+        (1280.0, 72.0, 1.0),
+        (1280.0, 72.0, 8.0),
+    ]
     flat = PLANTED["token"] + PLANTED["token_shared"] + PLANTED["token_root_shared"]  # one request at the least
     slope = PLANTED["attention"]
     assert one.rise.value == pytest.approx(slope * (1024 - 1) / (flat + slope * (1280 + 1)), rel=0.01)
