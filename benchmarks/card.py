@@ -17,6 +17,7 @@ as they come: a run that is cut keeps what it has.
 from __future__ import annotations
 
 import argparse
+import gzip
 import itertools
 import json
 import math
@@ -415,9 +416,9 @@ def run(
 
 
 def replay(path: Path) -> dict[str, Rows]:
-    """The raw rows of a file, by part; a torn last line is left out."""
+    """The raw rows of a file, which may end in .gz, by part; a torn last line is left out."""
     rows: dict[str, Rows] = defaultdict(lambda: defaultdict(list))
-    text = path.read_text()
+    text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
     for line in text[: text.rfind("\n")].splitlines():
         part, kind, *values = json.loads(line)
         rows[part][kind].append(values)

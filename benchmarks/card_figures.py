@@ -28,6 +28,13 @@ OFFSETS = np.arange(100) * GRID
 CHI2_2 = 5.991
 """95 % quantile of chi-squared with two degrees of freedom: share and place of what is looked at."""
 
+UNDECIDED = 0.5
+"""A share of which no more is known than to within this is not known."""
+
+UNEVEN = 5.0
+"""Phases whose bursts differ by more than this many standard deviations do not differ by chance: the range of 16 means
+of two is 2.5 on average."""
+
 NOISE_FLOOR = 0.002
 """Bursts are taken to be equal to so much of their joules at best."""
 
@@ -44,8 +51,9 @@ def share_seen(phases: Sequence[float], values: Sequence[float], burst: float) -
         burst: how long a burst is, in periods.
 
     Returns:
-        ``share`` with ``low`` and ``high`` (95 %), ``from`` and ``to`` as phases, ``spread_percent``: the largest
-        difference between mean values of phases; and ``noise_percent``: the standard deviation at one phase.
+        ``share`` with ``low`` and ``high`` (95 %), ``from`` and ``to`` as phases, ``least_percent`` and
+        ``most_percent``: what a burst shows at the phases where it shows least and most, of its mean;
+        ``spread_percent``: the difference of the two; and ``noise_percent``: the standard deviation at one phase.
     """
     at, shown = np.array(phases), np.array(values)
     bins: dict[int, list[float]] = defaultdict(list)
@@ -83,6 +91,8 @@ def share_seen(phases: Sequence[float], values: Sequence[float], burst: float) -
         "high": min(1.0, float(fits[-1]) + GRID),
         "from": start,
         "to": (start + share) % 1.0,
+        "least_percent": 100 * min(means) / level,
+        "most_percent": 100 * max(means) / level,
         "spread_percent": 100 * (max(means) - min(means)) / level,
         "noise_percent": 100 * math.sqrt(within / degrees) / level,
     }
@@ -138,11 +148,18 @@ def said(counter: dict[str, float], burst_s: float) -> str:
     seen = f"{100 * counter['low']:.0f} to {100 * counter['high']:.0f} %"
     differ = f"the joules of equal bursts differ by {counter['spread_percent']:.1f} % over the phases"
     gaps = f"gaps that repeat faster than a burst ({1e3 * burst_s:.0f} ms) would not show"
-    if counter["high"] >= 0.99 and counter["low"] >= 0.9:
-        return f"the counter integrates all of the time ({seen} of each step, 95 %): {differ}; {gaps}"
     if counter["high"] < 0.99:
         return f"the counter does NOT integrate all of the time, but {seen} of each step: {differ}"
-    return f"not decided: the counter integrates {seen} of each step: {differ}"
+    if counter["low"] < 0.9:
+        return f"not decided: the counter integrates {seen} of each step: {differ}"
+    if counter["spread_percent"] > UNEVEN * counter["noise_percent"]:
+        shows = f"{counter['least_percent']:.0f} to {counter['most_percent']:.0f} % of its mean joules"
+        return (
+            f"the counter leaves no stretch of a step out, but does NOT weigh all of them alike: an equal burst shows "
+            f"{shows} by where in the step it lies (the same place again: within {counter['noise_percent']:.1f} %, "
+            f"standard deviation); {gaps}"
+        )
+    return f"the counter integrates all of the time ({seen} of each step, 95 %): {differ}; {gaps}"
 
 
 def _held(shown: Floats, start_s: float, end_s: float) -> float:
@@ -303,7 +320,9 @@ def shown(part: str, found: Any) -> str:
         )
     if part == "duty":
         lines = [found["found"]]
-        if power := found["power"]:
+        if (power := found["power"]) and power["high"] - power["low"] > UNDECIDED:
+            lines.append("which part of a step the power readings show is not decided: they do not keep to its phase")
+        elif power:
             lines.append(
                 f"the power readings show {100 * power['share']:.0f} % of each step ({100 * power['low']:.0f} to "
                 f"{100 * power['high']:.0f}), from {power['from']:.2f} to {power['to']:.2f} of it"

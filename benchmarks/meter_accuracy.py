@@ -17,10 +17,12 @@ no method can tell what happened then; its figures are shown, and its intervals 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import math
 import random
 import sys
+import tempfile
 import tracemalloc
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -230,7 +232,12 @@ def main() -> None:
     if args.replay:
         from recorded_loads import replayed
 
-        rows, figures = replayed(args.replay, args.windows)
+        with tempfile.TemporaryDirectory() as folder:
+            path = args.replay
+            if path.suffix == ".gz":
+                path = Path(folder, path.stem)
+                path.write_bytes(gzip.decompress(args.replay.read_bytes()))
+            rows, figures = replayed(path, args.windows)
         figures["origin"] = f"windows placed in the recording {args.replay.name}"
     else:
         rows = [r for sensor in SENSORS for load in LOADS for r in simulate(sensor, load, args.windows)]

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,7 @@ def sensors(gpu: int) -> Sensors:
         return usage() if value is None else value
 
     environment = {
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "card": text(pynvml.nvmlDeviceGetName(handle)),
         "uuid": text(pynvml.nvmlDeviceGetUUID(handle)),
         "driver": text(pynvml.nvmlSystemGetDriverVersion()),

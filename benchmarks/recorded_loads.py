@@ -5,8 +5,8 @@ began and ended. Truth: of steady load its long-run power, straight lines over 1
 Of ramps and bursts the mean course of the power by time since the last event (for ramps lines with a knot every 85 ms,
 for bursts steps), fitted by least squares to all of the counter's steps together; a single window's few steps hardly
 count in it. By how much the counter lags behind bursts is fitted too. What the load itself wandered around its truth is
-told, over whole steps of the counter: no meter can be nearer than that. So windows over steady load are also held
-against the joules of all steps, straight in between (rows `steps`): of these the meter knows the few that it reads.
+told, over whole steps of the counter: no meter can be nearer than that. So windows are also held against the joules of
+all steps, the mean course in between (rows `steps`): of these the meter knows the few that it reads.
 
 Whoever recorded saw a step only at the next reading, some milliseconds late. Where all of them lie on a straight line,
 they are played back when they came, and not when they were seen.
@@ -14,6 +14,7 @@ they are played back when they came, and not when they were seen.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
 import json
@@ -167,10 +168,17 @@ def wander(course: Course, steps: list[tuple[float, float]]) -> dict[str, float]
     return found
 
 
-def straight(steps: Sequence[tuple[float, float]]) -> Truth:
-    """All steps, straight in between: true where the power is even within a step."""
+def by_steps(steps: Sequence[tuple[float, float]], course: Course) -> Truth:
+    """All steps, the course in between: true to within what the load's wandering moves inside a single step."""
     times, joules = zip(*steps, strict=True)
-    return lambda time_s: float(np.interp(time_s, times, joules))
+    flowed = [course.energy_j(t) for t in times]
+
+    def energy_j(time_s: float) -> float:
+        place = min(max(1, bisect.bisect_right(times, time_s)), len(times) - 1)
+        share = (course.energy_j(time_s) - flowed[place - 1]) / (flowed[place] - flowed[place - 1])
+        return joules[place - 1] + share * (joules[place] - joules[place - 1])
+
+    return energy_j
 
 
 def brackets(readings: Sequence[Sequence[float]]) -> list[Bracket]:
@@ -266,9 +274,8 @@ def replayed(path: Path, windows: int) -> tuple[list[Row], dict[str, Any]]:
                 course = Course(inside, events, RAMP_KNOTS_S, lines=True)
                 found["ramps"] = sum(start_s <= t <= end_s for t, _ in events)
         found[f"{name}_wandered_percent"] = wander(course, inside)
-        truths: dict[str, Truth] = {"card": course.energy_j}
-        if name == "steady":
-            truths["steps"] = straight(steps)
+        around = [s for s in steps if start_s - 1.0 <= s[0] <= end_s + 1.0]
+        truths: dict[str, Truth] = {"card": course.energy_j, "steps": by_steps(around, course)}
         rows += _rows(recording, name, truths, (start_s, end_s), windows)
     return rows, found
 

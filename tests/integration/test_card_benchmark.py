@@ -196,6 +196,19 @@ def test_a_counter_that_integrates_all_of_the_time_is_passed(lag_s: float) -> No
     assert found["power"]["from"] == pytest.approx(0.75, abs=0.03)
 
 
+def test_a_counter_that_weighs_parts_of_a_step_unlike_is_found_out() -> None:
+    """As an H200's: bursts just before a step show a fifth less, just after it a quarter more."""
+    draw = random.Random(4)
+    phases = [i / 16 for i in range(16)] * 2
+    values = [5.0 * {15: 0.87, 0: 0.83, 1: 1.22, 2: 1.25}.get(round(p * 16), 0.98) for p in phases]
+    found = figures.share_seen(phases, [v * (1 + draw.gauss(0.0, 0.02)) for v in values], 0.1)
+    assert found["least_percent"] == pytest.approx(84, abs=3)
+    assert found["most_percent"] == pytest.approx(125, abs=3)
+    told = figures.said(found, 0.01)
+    assert "NOT weigh" in told
+    assert "integrates all" not in told
+
+
 def test_bursts_that_are_not_seen_are_no_finding() -> None:
     with pytest.raises(ValueError, match="nothing is shown"):
         figures.share_seen([0.0, 0.5], [0.0, 0.0], 0.1)

@@ -40,6 +40,10 @@ class Sampler:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
+        # A plain lock that the thread waits for costs half of what waiting for a condition does.
+        self._bell = threading.Lock()
+        self._bell.acquire()
+        self._leaving = 0
         self._followed: list[Followed] = []
         self._tending: Followed | None = None
         self._thread: threading.Thread | None = None
@@ -49,7 +53,7 @@ class Sampler:
         """From now on tend it."""
         with self._changed:
             self._followed.append(meter)
-            self._changed.notify_all()
+            self._ring()
             if self._thread is None:
                 self._start()
 
@@ -67,9 +71,11 @@ class Sampler:
             if meter not in self._followed:
                 return True
             self._followed.remove(meter)
-            self._changed.notify_all()
+            self._ring()
             thread = self._thread
+            self._leaving += 1
             left = self._changed.wait_for(lambda: self._tending is not meter, JOIN_S)
+            self._leaving -= 1
             if not left:
                 self._thread = self._tending = None
                 if self._followed:
@@ -93,43 +99,45 @@ class Sampler:
         self._thread.start()
 
     def _run(self) -> None:
-        before_s = time.thread_time()
-        while meters := self._due():
+        me, before_s = threading.current_thread(), time.thread_time()
+        wait_s = SHORTEST_SLEEP_S
+        while True:
+            self._bell.acquire(timeout=wait_s)
+            with self._changed:
+                if self._thread is not me:  # it was given up
+                    return
+                if not self._followed:
+                    self._thread = None  # the last one is just leaving
+                    return
+                meters = tuple(self._followed)
             for meter in meters:
-                if self._begin(meter):
+                if self._begin(meter, me):
                     meter.tend()
-                    self._end(meter)
+                    self._end(me)
             now_s = time.thread_time()
             for meter in meters:  # waking up is for all of them
                 meter.charge((now_s - before_s) / len(meters))
             before_s = now_s
+            wait_s = min(max(min(meter.due_in_s for meter in meters), SHORTEST_SLEEP_S), LONGEST_SLEEP_S)
 
-    def _due(self) -> tuple[Followed, ...]:
-        """The meters, once something may be due; none where the thread is to end."""
+    def _begin(self, meter: Followed, me: threading.Thread) -> bool:
         with self._changed:
-            if self._mine():
-                due_in_s = min((meter.due_in_s for meter in self._followed), default=0.0)
-                self._changed.wait(min(max(due_in_s, SHORTEST_SLEEP_S), LONGEST_SLEEP_S))
-            if self._mine() and not self._followed:
-                self._thread = None  # the last one is just leaving
-            return tuple(self._followed) if self._mine() else ()
-
-    def _begin(self, meter: Followed) -> bool:
-        with self._changed:
-            if not self._mine() or meter not in self._followed:
+            if self._thread is not me or meter not in self._followed:
                 return False
             self._tending = meter
             return True
 
-    def _end(self, meter: Followed) -> None:
+    def _end(self, me: threading.Thread) -> None:
         with self._changed:
-            if self._mine():
+            if self._thread is me:
                 self._tending = None
-                self._changed.notify_all()
+                if self._leaving:
+                    self._changed.notify_all()
 
-    def _mine(self) -> bool:
-        """Whether the running thread is still the sampler, and not one that was given up."""
-        return self._thread is threading.current_thread()
+    def _ring(self) -> None:
+        """Let the thread look at what is due. The lock is held, so that nobody else rings."""
+        if self._bell.locked():
+            self._bell.release()
 
 
 _sampler = Sampler()
