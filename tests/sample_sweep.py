@@ -13,8 +13,17 @@ from sample_run import ENVIRONMENT
 from synthetic_table import part, row, table
 
 
-def sample_sweep(points: Points | None = None, noise: float = 0.0, provenance: str = "measured") -> RunTable:
-    """Windows of two batches each; without ``points``, the whole grid of ``planted_curve``."""
+def sample_sweep(
+    points: Points | None = None, noise: float = 0.0, provenance: str = "measured", names: str = ""
+) -> RunTable:
+    """Windows of two batches each.
+
+    Args:
+        points: what was measured; None takes the whole grid of ``planted_curve``.
+        noise: of that grid, relative.
+        provenance: of the joules.
+        names: stands behind engine and model.
+    """
     found = grid(noise=noise) if points is None else points
     rows: list[dict[str, Any]] = []
     at = zip(found.prompt_tokens, found.output_tokens, found.running, found.energy_j, strict=True)
@@ -23,7 +32,8 @@ def sample_sweep(points: Points | None = None, noise: float = 0.0, provenance: s
         rows.append(
             row(
                 question=f"p{p:g}-o{o:g}-b{b:g}-{i}",
-                engine="small",
+                engine="small" + names,
+                model="m" + names,
                 task="sweep",
                 energy=[part("gpu", requests * float(joules), provenance, gain=0.01)],
                 prompt_tokens=requests * int(p),

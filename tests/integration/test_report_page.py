@@ -17,6 +17,7 @@ from joulewise.report.summary import cells_of, summarise, to_json
 from joulewise.report.text import figure, short_model
 from joulewise.report.trials import trial_blocks
 from sample_run import sample_run
+from sample_sweep import sample_sweep
 from sample_tradeoff import sample_tradeoff, script
 from synthetic_table import part, row, table
 
@@ -325,6 +326,34 @@ def test_names_of_ways_of_answering_are_escaped():
 
 
 @pytest.fixture(scope="module")
+def curve_html():
+    return render(summarise(sample_sweep(noise=0.05)))
+
+
+def test_a_sweep_has_a_curve_with_charts_and_tables(curve_html):
+    page = Page(curve_html)
+    assert page.tags.count("svg") == page.tags.count("desc") == 6
+    text = " ".join(t if isinstance(t, str) else t[0] for t in page.texts)
+    for words in (
+        "Operating curves: joules over tokens and load",
+        "Held-out error (each point predicted from the others): median",
+        "Successive output tokens: behind 1,280 prompt tokens number 1 costs",
+        "Residuals against requests at a time",
+        "each output token, shared over sqrt(B)",
+        "J of one more such request",
+    ):
+        assert words in text
+
+
+def test_names_of_curves_are_escaped():
+    run = sample_sweep(names=HOSTILE)
+    html = page_of(run)
+    assert "img" not in Page(html).tags
+    assert html.count("<script") == 1
+    assert "Residuals against" in html
+
+
+@pytest.fixture(scope="module")
 def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="no browser check: playwright is not installed")
     chromium = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None)
@@ -339,7 +368,7 @@ def browser():
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("which", ["html", "ways_html"])
+@pytest.mark.parametrize("which", ["html", "ways_html", "curve_html"])
 def test_no_sideways_scroll_and_no_request_in_a_browser(browser, request, which, width, scheme):
     html = request.getfixturevalue(which)
     page = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=scheme)
@@ -356,7 +385,7 @@ def test_no_sideways_scroll_and_no_request_in_a_browser(browser, request, which,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 720, 980, 1280])
-@pytest.mark.parametrize("which", ["html", "ways_html"])
+@pytest.mark.parametrize("which", ["html", "ways_html", "curve_html"])
 def test_no_heading_and_no_figure_of_a_table_breaks_within_a_word(browser, request, which, width):
     html = request.getfixturevalue(which)
     page = browser.new_page(viewport={"width": width, "height": 844})
