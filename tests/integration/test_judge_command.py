@@ -13,7 +13,7 @@ from joulewise.cli.main import app
 from joulewise.energy.meter import Meter
 from joulewise.errors import UserError
 from joulewise.runner import run
-from local_judge import fails, local_judge, says
+from local_judge import Answer, fails, local_judge, says
 from scripted_runs import make_plan
 
 pytestmark = pytest.mark.usefixtures("scripted")
@@ -61,6 +61,21 @@ def test_a_judge_that_is_down_ends_with_2_and_the_way_to_go_on(finished: Path, m
     assert result.exit_code == 2
     assert "Left for another time: the judge answers HTTP 503" in result.output
     assert re.search(r"no grade \(0 turns, \d unjudged\)", result.output)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ((200, {}, b"<html>Welcome</html>"), "answers, but not as a chat does (<html>Welcome</html>); check --url"),
+        (says("I like it."), "No answer was graded: no grade is in its reply"),
+    ],
+)
+def test_a_judge_that_grades_nothing_ends_with_2_and_why(finished: Path, answer: Answer, told: str) -> None:
+    with local_judge(lambda _: answer) as server:
+        common = ["--url", server.url, "--model", "big", "--data", str(finished.parent), "--tries", "1"]
+        result = CliRunner().invoke(app, ["judge", str(finished), *common])
+    assert result.exit_code == 2
+    assert told in result.output
 
 
 def test_a_comparison_in_both_orders(finished: Path) -> None:

@@ -238,7 +238,7 @@ def test_who_is_down_fails_the_trial_alone_and_who_knows_us_not_ends_the_run(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reward = RewardSpec(url=server.url)
-    for code, fault in ((500, ChoiceError), (429, ChoiceError), (302, ChoiceError), (401, UserError), (404, UserError)):
+    for code, fault in ((500, ChoiceError), (429, ChoiceError), (302, UserError), (401, UserError), (404, UserError)):
         server.reply = lambda _, code=code: (code, b"")  # type: ignore[misc]
         with pytest.raises(fault, match=f"HTTP {code}"):
             reward.rate(TURN, "7")

@@ -110,10 +110,7 @@ def tradeoffs(cells: Iterable[Cell], components: Components, wishes: Wishes = NO
     if wishes.baseline is not None:
         names = sorted({_name(cell.key) for found in several.values() for cell in found})
         if wishes.baseline not in names:
-            raise UserError(
-                f"--baseline {wishes.baseline}: no such cell{suggest(wishes.baseline, names)}; "
-                f"there are: {', '.join(names)}"
-            )
+            raise UserError(f"--baseline {wishes.baseline}: no such cell{suggest(wishes.baseline, names)}")
     return tuple(
         _tradeoff(run, task, found, component_of(found, components), wishes) for (run, task), found in several.items()
     )

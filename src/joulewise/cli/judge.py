@@ -61,7 +61,8 @@ def judge(
     The run itself needs no judge. What was judged is kept in RUN/judgements.jsonl and is not asked again: after a
     fault, or for answers that stayed unjudged, give the same command once more. Reports then show the grades.
 
-    Exit codes: 0; 2 where the judge could not be used, or was down so that the rest was left; what was judged is kept.
+    Exit codes: 0; 2 where the judge could not be used, graded nothing, or was down so that the rest was left; what was
+    judged is kept.
     """
     from joulewise.cli.progress import show_progress
     from joulewise.energy import discover
@@ -90,6 +91,9 @@ def judge(
         typer.echo(f"Left for another time: {result.stopped}. The same command goes on.", err=True)
         if limit is None:
             raise typer.Exit(2)
+    if result.asked and all(judgement.status == "unjudged" for judgement in result.judgements):
+        typer.echo(f"No answer was graded: {result.judgements[-1].reason}. Ask another judge with --model.", err=True)
+        raise typer.Exit(2)
 
 
 def _summary(result: Judged, pairs: bool) -> dict[str, Any]:

@@ -64,8 +64,11 @@ def report(
         float, typer.Option("--worth", metavar="POINTS", help="Points of accuracy that a kilojoule must buy.")
     ] = 0.0,
     pass_at: Annotated[
-        str, typer.Option("--pass-at", metavar="K,K", help="For which k to tell pass@k of sampled programs.")
-    ] = "1,5,10,100",
+        str | None,
+        typer.Option(
+            "--pass-at", metavar="K,K", help="For which k to tell pass@k of sampled programs. Default: 1,5,10,100."
+        ),
+    ] = None,
     without_polluted: Annotated[
         bool,
         typer.Option("--without-polluted", help="Leave out Trials during which other processes used the CPU."),
@@ -86,9 +89,9 @@ def report(
         currency=currency,
         carbon=carbon,
         baseline=baseline,
-        reach=None if reach is None else share(reach, "--reach", "60%", "0.6"),
+        reach=None if reach is None else share(reach, "--reach", "60%", "0.6", most=1.0),
         worth=worth,
-        pass_at=_whole_numbers(pass_at),
+        pass_at=None if pass_at is None else _whole_numbers(pass_at),
         without_polluted=without_polluted,
     )
 
@@ -168,6 +171,11 @@ def show_runs(
         ks=pass_at or KS,
         cells=cells,
     )
+    if pass_at is not None and not summary.pass_at_k:
+        raise UserError(
+            "--pass-at is about programs that were sampled several times a question; here no task has any: sample them "
+            "with repeats and a temperature in the plan"
+        )
     if json_output and not quiet:
         typer.echo(json.dumps(to_json(summary), indent=1, ensure_ascii=False, allow_nan=False))
     elif not quiet and not to_stdout:

@@ -21,7 +21,7 @@ LONGEST_WAIT_S = 60.0
 
 
 class JudgeDown(Exception):
-    """The judge cannot be reached, is overloaded or broken: worth another try later."""
+    """The judge cannot be reached, is overloaded, broken or no chat at all: worth another try later."""
 
     def __init__(self, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -106,7 +106,7 @@ class Judge:
 
         Raises:
             JudgeDown, JudgeRefuses: with the reason, without the key.
-            UserError: the judge knows neither key nor model, so that no request will do.
+            UserError: the judge knows neither key nor model, or is elsewhere, so that no request will do.
         """
         body = {"model": self.model, "messages": messages, "temperature": 0.0, "max_tokens": self.max_tokens}
         headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "joulewise"}
@@ -122,7 +122,12 @@ class Judge:
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             raise JudgeDown(f"cannot be reached ({self._told(str(reason) or type(error).__name__)})") from None
-        return _reply(data, time.monotonic() - start_s)
+        reply = _reply(data, time.monotonic() - start_s)
+        if reply is None:
+            raise JudgeDown(
+                f"answers, but not as a chat does ({self._told(data[:200].decode(errors='replace'))}); check --url"
+            )
+        return reply
 
     def _refusal(self, error: urllib.error.HTTPError) -> Exception:
         try:
@@ -130,7 +135,7 @@ class Judge:
         except (OSError, http.client.HTTPException):
             said = ""
         what = f"HTTP {error.code} {self._told(said or str(error.reason))}".strip()
-        if error.code in (401, 403, 404):
+        if 300 <= error.code < 400 or error.code in (401, 403, 404):
             return UserError(f"{self.address} answers {what}; check --url, --model and the key")
         if error.code in (408, 425, 429) or error.code >= 500:
             return JudgeDown(f"answers {what}", _seconds(error.headers.get("Retry-After")))
@@ -151,21 +156,22 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 _OPENER = urllib.request.build_opener(_NoRedirects)
 
 
-def _reply(data: bytes, duration_s: float) -> Reply:
+def _reply(data: bytes, duration_s: float) -> Reply | None:
+    """What a chat says; None where these bytes are of none."""
     whole: Any = None
     try:
         whole = json.loads(data) if len(data) <= MOST_BYTES else None
         choice = whole["choices"][0]
-        text = choice["message"]["content"]
-    except (ValueError, RecursionError, LookupError, TypeError):
-        choice, text = {}, ""
-    usage = whole.get("usage") if isinstance(whole, Mapping) else None
+        text = choice["message"].get("content")
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return None
+    usage = whole.get("usage")
     counts = usage if isinstance(usage, Mapping) else {}
     return Reply(
         text if isinstance(text, str) else "",
         _count(counts.get("prompt_tokens")),
         _count(counts.get("completion_tokens")),
-        isinstance(choice, Mapping) and choice.get("finish_reason") == "length",
+        choice.get("finish_reason") == "length",
         duration_s,
     )
 

@@ -122,7 +122,7 @@ def judgements_file(folder: Path) -> Iterator[IO[bytes]]:
     """
     path = folder / JUDGEMENTS
     try:
-        file = path.open("ab+")
+        file = path.open("ab+", buffering=0)  # closing must not write once more what did not fit
     except OSError as error:
         raise EnvironmentFault(
             f"{path}: cannot be written ({error.strerror}); make room or ask for permission"
@@ -145,8 +145,9 @@ def append(file: IO[bytes], judgement: Judgement) -> None:
         EnvironmentFault: no space left, or the like.
     """
     try:
-        file.write(judgement.model_dump_json().encode() + b"\n")
-        file.flush()
+        line = judgement.model_dump_json().encode() + b"\n"
+        while line:
+            line = line[file.write(line) :]
         os.fsync(file.fileno())
     except OSError as error:
         raise EnvironmentFault(

@@ -86,7 +86,7 @@ class RewardSpec(BaseModel):
 
         Raises:
             ChoiceError: the server is down, or refuses this answer.
-            UserError: a ``fault`` of the key, or a server that knows neither key nor model.
+            UserError: a ``fault`` of the key, or a server that knows neither key nor model, or is elsewhere.
         """
         if fault := self.fault():
             raise UserError(f"{fault}: set it, for {self.where}")
@@ -111,7 +111,7 @@ class RewardSpec(BaseModel):
             with _OPENER.open(request, timeout=self.timeout_s) as response:
                 return json.loads(response.read(_MOST_BYTES))
         except urllib.error.HTTPError as error:
-            if error.code in (401, 403, 404):
+            if 300 <= error.code < 400 or error.code in (401, 403, 404):
                 raise UserError(f"{address} answers HTTP {error.code}: check the reward's url, model and key") from None
             raise ChoiceError(f"{self.where} answers HTTP {error.code}: no sample could be chosen") from None
         except (OSError, http.client.HTTPException) as error:

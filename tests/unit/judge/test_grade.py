@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -270,3 +271,17 @@ def test_a_broken_line_is_told_with_its_place(finished: Path) -> None:
 def test_one_judge_at_a_time(finished: Path, data: Path) -> None:
     with judgements_file(finished), pytest.raises(EnvironmentFault, match="another `joulewise judge` is writing"):
         judge_run(finished, judge_at("http://127.0.0.1:9/v1"), data_dir=data)
+
+
+def test_a_full_disk_is_told_with_its_place_and_loses_no_judgement(finished: Path, data: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with local_judge(lambda _: says("[[5]]")) as server:
+        judge_run(finished, judge_at(server.url), data_dir=data, limit=1)
+        resource.setrlimit(resource.RLIMIT_FSIZE, ((finished / JUDGEMENTS).stat().st_size + 50, hard))
+        try:
+            with pytest.raises(EnvironmentFault, match=r"judgements\.jsonl: cannot be written \(.*make room"):
+                judge_run(finished, judge_at(server.url), data_dir=data)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert judge_run(finished, judge_at(server.url), data_dir=data).asked == 7
+    assert len(read_judgements(finished)) == 8

@@ -37,14 +37,32 @@ def test_without_a_key_none_is_sent_and_the_whole_address_may_be_given() -> None
         b"not JSON",
         b"[]",
         b"null",
+        b"{}",
         b'{"choices": []}',
-        b'{"choices": [{"message": {"content": null}}]}',
-        b'{"choices": [{"message": {"content": ["a"]}}], "usage": {"prompt_tokens": "many"}}',
+        b'{"choices": "abc"}',
+        b'{"choices": [{"message": "abc"}]}',
+        b'{"choices": [{"message"',
         b"[" * 100_000,
         b"\xff\xfe",
+        f"<html>{KEY}</html>".encode(),
     ],
 )
-def test_what_is_no_chat_is_a_reply_without_text(body: bytes) -> None:
+def test_what_is_no_chat_is_told_as_that(body: bytes) -> None:
+    with local_judge(lambda _: (200, {}, body)) as server, pytest.raises(JudgeDown, match="not as a chat") as caught:
+        Judge(server.url, "big", KEY).ask(ASKED)
+    assert str(caught.value).endswith("check --url")
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"choices": [{"message": {}}]}',
+        b'{"choices": [{"message": {"content": null}}]}',
+        b'{"choices": [{"message": {"content": ["a"]}}], "usage": {"prompt_tokens": "many"}}',
+    ],
+)
+def test_a_chat_that_says_nothing_is_a_reply_without_text(body: bytes) -> None:
     with local_judge(lambda _: (200, {}, body)) as server:
         reply = Judge(server.url, "big").ask(ASKED)
     assert (reply.text, reply.prompt_tokens, reply.output_tokens) == ("", None, None)
@@ -56,7 +74,7 @@ def test_what_is_no_chat_is_a_reply_without_text(body: bytes) -> None:
         (fails(500, "out of memory"), JudgeDown, "HTTP 500 out of memory"),
         (fails(429, "slow down", Retry_After="7"), JudgeDown, "HTTP 429 slow down"),
         (fails(400, "too long"), JudgeRefuses, "HTTP 400 too long"),
-        (fails(302, "", Location="http://127.0.0.1:9/v1"), JudgeRefuses, "HTTP 302"),
+        (fails(302, "", Location="http://127.0.0.1:9/v1"), UserError, "HTTP 302 .*; check --url"),
         (
             fails(401, f"Incorrect API key: {KEY}"),
             UserError,

@@ -11,6 +11,7 @@ from joulewise import ledger
 from joulewise.cli.main import app
 from joulewise.errors import EnvironmentFault, UserError
 from sample_run import sample_run
+from synthetic_table import row, table
 
 
 @pytest.fixture
@@ -157,4 +158,16 @@ def test_k_that_are_no_numbers(folders, text):
 
 def test_k_of_a_run_without_programs(folders):
     done = report(folders[0], "--pass-at", "1, 3", "--json")
-    assert json.loads(done.stdout)["pass_at_k"] == []
+    assert isinstance(done.exception, UserError)
+    assert "--pass-at is about programs" in str(done.exception)
+    assert json.loads(report(folders[0], "--json").stdout)["pass_at_k"] == []
+
+
+def test_k_of_a_run_with_programs(folders, monkeypatch):
+    rows = [
+        row(task="humaneval", metric="tests_passed", repeat=i, correct=i == 0, score=float(i == 0), output_hash=h)
+        for i, h in enumerate("abc")
+    ]
+    monkeypatch.setattr(ledger, "load", lambda _: table(rows))
+    (found,) = json.loads(report(folders[0], "--pass-at", "1, 3", "--json").stdout)["pass_at_k"]
+    assert [k for k, _ in found["at"]] == [1, 3]

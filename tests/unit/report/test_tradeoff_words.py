@@ -239,7 +239,7 @@ def test_the_command_on_a_ledger(folder):
         (("--baseline", "e/vanilla/drect"), "did you mean 'e/vanilla/direct'"),
         (("--reach", "60"), "such as 60%"),
         (("--reach", "many"), "not a number; write 60% or 0.6"),
-        (("--reach", "120%"), "at most 1"),
+        (("--reach", "120%"), "from 0% to 100%, such as 60%"),
         (("--worth", "-3"), "0 or more"),
     ],
 )
@@ -248,3 +248,7 @@ def test_options_that_cannot_be(folder, options, words):
     assert isinstance(done.exception, UserError)
     assert words in str(done.exception)
     assert not (folder / "report.html").exists()
+
+
+def test_the_cells_are_named_once(folder):
+    assert str(report(folder, "--baseline", "?").exception).count("e/vanilla/direct") == 1
