@@ -176,7 +176,7 @@ def by_steps(steps: Sequence[tuple[float, float]], course: Course) -> Truth:
     def energy_j(time_s: float) -> float:
         place = min(max(1, bisect.bisect_right(times, time_s)), len(times) - 1)
         share = (course.energy_j(time_s) - flowed[place - 1]) / (flowed[place] - flowed[place - 1])
-        return joules[place - 1] + share * (joules[place] - joules[place - 1])
+        return float(joules[place - 1] + share * (joules[place] - joules[place - 1]))
 
     return energy_j
 
