@@ -42,6 +42,10 @@ LEAST_S, MOST_S = 0.5, 2.0
 """but no less and no more than so many seconds; longer where one batch takes longer."""
 
 
+_TIMED = 4
+"""Points that must be timed before a fit says how long others take; until then they are taken for the worst."""
+
+
 class Batches(Protocol):
     """Makes batches of equal requests."""
 
@@ -141,7 +145,7 @@ def sweep(
                 while len(done) < points and not stop.is_set():
                     measured = {_point(trial) for trial in done.values()}
                     open_ = [point for point in first if point not in measured and pace.fits(point)]
-                    point = open_[0] if open_ else next_point(box, measured, _points(done), seed, pace.fits)
+                    point = pace.first(open_) if open_ else next_point(box, measured, _points(done), seed, pace.fits)
                     if point is None:
                         tell("notice", "no further point fits the time or the ranges")
                         break
@@ -272,7 +276,13 @@ class _Pace:
         if self._end_s is None:
             return True
         left_s = self._end_s - time.monotonic()
-        return left_s > 0.0 and (len(self._costs) < 4 or self._seconds(point) <= left_s)
+        return left_s > 0.0 and (not self._costs or self._seconds(point) <= left_s)
+
+    def first(self, points: Sequence[Point]) -> Point:
+        """Which of the points to begin with: where time is short and none was timed yet, the one that takes least."""
+        if self._end_s is None or self._costs:
+            return points[0]
+        return min(points, key=lambda point: point.running * (point.prompt_tokens + point.output_tokens))
 
     def left(self) -> str:
         """The seconds that may still be spent, in words."""
@@ -280,6 +290,9 @@ class _Pace:
 
     def _seconds(self, point: Point) -> float:
         columns, seconds = _columns([p for p, _ in self._costs]), np.array([s for _, s in self._costs])
+        if len(seconds) < _TIMED:
+            # No part of a batch grows by more than the part that grows most.
+            return float((seconds * (_columns([point]) / columns).max(axis=1)).min())
         x = columns / seconds[:, None]
         found = non_negative((x.T @ x)[None], x.sum(axis=0)[None])[0]
         # The median: what is captured or compiled once makes some points far slower than the rest.

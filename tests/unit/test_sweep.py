@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,24 @@ def test_no_point_begins_that_would_end_too_late(tmp_path: Path, counter: Meter)
     assert any("no further point fits" in p.text for p in told if p.stage == "notice")
 
 
+def test_where_time_is_short_no_large_point_begins_before_it_is_known_what_it_takes(
+    tmp_path: Path, counter: Meter
+) -> None:
+    engine = ScriptedSweep()
+
+    def take_time(_: int) -> None:
+        p, o, b = engine.asked[-1]
+        time.sleep(1e-4 * b * p + 1e-4 * o)  # 5.8 s at the far corner
+
+    engine.before = take_time
+    start_s = time.monotonic()
+    measure(engine, tmp_path / "run", counter, points=40, minutes=1.0 / 60)
+    assert time.monotonic() - start_s < 3.0
+    work = [b * (p + o) for p, o, b in engine.asked]
+    assert work[0] == min(work)
+    assert len(work) > 4
+
+
 @pytest.mark.parametrize(
     ("box", "how", "words"),
     [
@@ -261,6 +280,15 @@ def test_where_nothing_measures_it_is_said_before_the_sweep(
     done = command("--out", "run", "--points", "12")
     assert done.exit_code == 0, done.output
     assert "Nothing here measures joules" in done.stderr.splitlines()[0]
+
+
+def test_too_few_points_in_the_time_are_told_with_the_way_on(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        ScriptedSweep, "__init__", partialmethod(ScriptedSweep.__init__, before=lambda _: time.sleep(0.2))
+    )
+    done = command("--out", "run", "--minutes", "0.01")
+    assert done.exit_code == 0, done.output
+    assert "a curve needs 12 or more: give it more --minutes with joulewise sweep default ... --out run" in done.output
 
 
 def test_a_dry_run_lists_points_and_seconds_and_writes_nothing(command: Any, tmp_path: Path) -> None:

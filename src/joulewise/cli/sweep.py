@@ -65,7 +65,7 @@ def sweep(
 
     from joulewise.analysis.design import Box, first_points
     from joulewise.engines.spec import NativeSpec
-    from joulewise.sweep import FIRST_POINTS, check_budget, sweep_plan
+    from joulewise.sweep import FIRST_POINTS, LEAST_POINTS, check_budget, sweep_plan
 
     folder = named_file(out, "--out", "the folder's name")
     assert folder is not None
@@ -94,6 +94,12 @@ def sweep(
     if result.interrupted:
         typer.echo(f"Stopped after {result.done} points. Go on with: {go_on}", err=True)
         raise typer.Exit(130)
+    if result.done < LEAST_POINTS:
+        typer.echo(
+            f"{result.done} points in {folder}, and a curve needs {LEAST_POINTS} or more: give it more --minutes with "
+            f"{go_on}, or begin another with lower --prompt, --output or --load"
+        )
+        return
     typer.echo(f"{result.done} points in {folder}. Next: joulewise curve {folder}; charts: joulewise report {folder}")
 
 
