@@ -37,8 +37,8 @@ TIMELINE_ROWS = 200_000
 """The timeline keeps so many rows at most (about 20 MB); undrained, the oldest go first."""
 
 SAMPLE_PERIOD_S = 0.04
-"""How often the power is read. Waking up costs more than the reading does; at 0.05 s, half of the time that an H200 holds
-a value, intervals over bursts held the truth less often than they say (docs/measurement.md)."""
+"""How often the power is read. Waking up costs more than the reading does; at 0.05 s, half of the time that an H200
+holds a value, intervals over bursts held the truth less often than they say (docs/measurement.md)."""
 
 PATIENCE = 3.0
 """A window's end waits for the counter's next step, and the power up to there, for so many periods,"""
