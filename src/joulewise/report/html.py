@@ -123,6 +123,7 @@ class _RunView:
     tradeoff_grids: tuple[Grid, ...]
     curves: list[_CurveView]
     no_curves: list[str]
+    swept: bool
     curve_grids: tuple[Grid, ...]
     claims: list[claim_words.ClaimWords]
     claims_not_touched: str | None
@@ -203,6 +204,7 @@ def _run_view(run: RunFacts, summary: Summary, trials: Sequence[TrialBlock], num
         tradeoff_grids(several),
         [_curve_view(one, numbers) for one in curves],
         [curve_words.why_none(one) for one in none],
+        bool(none) or any(one.curve.held_out.by == "point" for one in curves),
         curve_words.operating_grids(curves),
         claim_words.claim_words(claims),
         claim_words.not_touched(claims),
