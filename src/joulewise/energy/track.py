@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from joulewise.energy.edge import LAG_POINTS, LATE, Edge, Known, between_readings, between_steps
-from joulewise.energy.lock import Step, StepLock
+from joulewise.energy.lock import LOST, Step, StepLock
 from joulewise.energy.reading import Reading
 from joulewise.energy.source import Source, TellsState
 from joulewise.energy.timeline import Knots, PowerTrace
@@ -301,7 +301,11 @@ class Track:
         if not steps.locked:
             self._learn_anew(before, now, steps)
             return
-        around_s = self._half_width_s(steps.nearest(reading.time_s).number) + reading.read_s / 2
+        nearest = steps.nearest(reading.time_s)
+        if steps.half_width_s(nearest.number) > LOST * steps.period_s:  # nothing was read for long
+            self._unlock()
+            return
+        around_s = self._half_width_s(nearest.number) + reading.read_s / 2
         first, last = steps.before(reading.time_s - around_s), steps.before(reading.time_s + around_s)
         if first != last:
             # Before or after the last one? The next reading tells; of a reading that long was held up, nothing does.
