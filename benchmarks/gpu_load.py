@@ -5,8 +5,8 @@
 A load is a queue of *units* of about 0.2 ms: a matrix product, or as long a wait on the GPU, mixed evenly to a share of
 products. So the power is even from one millisecond to the next, without the host's help. The same units take the same
 time: on an H200 a ramp lasted equally long to within 0.3 ms, 117 times. Its counter did not tell them the same joules,
-though, which is taken for its sensor meeting now more products, now more waits (docs/measurement.md, "Five minutes of an
-H200"): judge a meter by steadier units than these.
+though, which is taken for its sensor meeting now more products, now more waits (docs/measurement.md, "Five minutes of
+an H200"): judge a meter by steadier units than these.
 
 Needs torch with CUDA. Times are ``time.monotonic``, the same for all processes of a machine.
 """

@@ -199,6 +199,17 @@ def meter_accuracy(file: str) -> str:
     return "\n".join(lines)
 
 
+def meter_starved(file: str) -> str:
+    """What `benchmarks/meter_accuracy.py` recorded of bursts where the sampler gets on late."""
+    lines = ["| window, s | aim | error / half-width / holds / bound holds |", "| --- | --- | --- |"]
+    for row in _json(file)["rows"]:
+        if (row["sensor"], row["load"]) == ("starved", "bursts"):
+            near = f"{row['joulewise_p95']:.2g} / {row['half_width_median']:.2g}"
+            holds = f"{row['interval_holds']:.0f} / {row['bound_holds']:.0f}"
+            lines.append(f"| {row['length_s']:g} | {row['aim']:g} | {near} / {holds} |")
+    return "\n".join(lines)
+
+
 def rest(file: str) -> str:
     """What `benchmarks/rest.py` recorded: windows with and without rest between them, the two sensors side by side."""
     rows: dict[tuple[float, str], dict[str, Any]] = {}
@@ -406,7 +417,7 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     f.__name__: f
     for f in (
         *(savings, answers, explained, phase_joules, claims, sandbox, report),
-        *(meter_accuracy, meter_replayed, rest, card_windows, cross_check),
+        *(meter_accuracy, meter_replayed, meter_starved, rest, card_windows, cross_check),
         *(gate, gate_same_outputs, aa, trained, accepted, decoding, steps),
         *(curve, load_forms, load_trust),
     )
