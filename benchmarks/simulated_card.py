@@ -102,6 +102,7 @@ class Behaviour:
         late_s: the sampler wakes so much too late on average (exponential).
         held_up_s: a reading ends up to so much later than it would (uniform), its value long fetched: beside a thread
             that is busy in Python the interpreter lets the reader go on late.
+        held_up_share: so many readings do.
     """
 
     period_s: float = 0.1
@@ -115,6 +116,7 @@ class Behaviour:
     power_read_s: float = 0.00005
     late_s: float = 0.0002
     held_up_s: float = 0.0
+    held_up_share: float = 1.0
 
 
 class SimulatedCard:
@@ -180,8 +182,9 @@ class SimulatedCard:
         """Nothing to let go of."""
 
     def _held_up_s(self) -> float:
-        most_s = self.behaviour.held_up_s
-        return self._draw.uniform(0.0, most_s) if most_s else 0.0
+        most_s, share = self.behaviour.held_up_s, self.behaviour.held_up_share
+        held_up = most_s > 0 and (share == 1 or self._draw.random() < share)
+        return self._draw.uniform(0.0, most_s) if held_up else 0.0
 
     def counter_j(self, time_s: float) -> float:
         """What the counter shows at a moment."""

@@ -8,6 +8,7 @@ import os
 import random
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,11 +76,16 @@ def test_held_power_readings_widen_the_interval(load: str) -> None:
         assert row.joulewise_p95 < row.difference_p95
 
 
-def test_a_sampler_that_gets_on_late_keeps_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("held_up_s", "share"), [(0.01, 1.0), (0.03, 0.3)])
+def test_a_sampler_that_gets_on_late_keeps_the_steps(
+    monkeypatch: pytest.MonkeyPatch, held_up_s: float, share: float
+) -> None:
     """Beside a busy Python thread readings end late, though their values were fetched in time: they are no slower for
     it, cost no more, and tell no less."""
     lost: list[object] = []
     samples: list[float] = []
+    behaviour = replace(accuracy.SENSORS["starved"], held_up_s=held_up_s, held_up_share=share)
+    monkeypatch.setitem(accuracy.SENSORS, "starved", behaviour)
     unlock = track_module.Track._unlock
     monkeypatch.setattr(track_module.Track, "_unlock", lambda track: lost.append(track) or unlock(track))
     sample = accuracy.SimulatedCard.sample
