@@ -18,7 +18,7 @@ from joulewise.engines.engine import Sampling
 from joulewise.engines.spec import EngineSpec
 from joulewise.errors import UserError
 from joulewise.reasoning import REASONINGS, Direct, Reasoning
-from joulewise.yaml_file import FaultAt, load_yaml, suggest
+from joulewise.yaml_file import NAME, FaultAt, load_yaml, suggest
 
 
 class PlanPart(BaseModel):
@@ -61,10 +61,13 @@ def _is_custom(task: str) -> bool:
     return task.endswith((".yaml", ".yml"))
 
 
-def _named(task: Any) -> Any:
+def _named(task: Any, index: int) -> Any:
     if isinstance(task, str):
         return {"name": task}
-    if isinstance(task, dict) and isinstance(inner := task.get("lm_eval"), str) and "name" not in task:
+    if isinstance(task, dict) and "lm_eval" in task and "name" not in task:
+        inner = task["lm_eval"]
+        if not isinstance(inner, str) or not inner:
+            raise FaultAt((index, "lm_eval"), "must be the name of a task of lm-eval, such as arc_easy")
         return {"name": f"lm_eval:{inner}"} | {key: value for key, value in task.items() if key != "lm_eval"}
     return task
 
@@ -96,7 +99,7 @@ class TaskSpec(PlanPart):
     """
 
     name: str
-    label: str = Field(default_factory=_task_label, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    label: str = Field(default_factory=_task_label, pattern=NAME)
     questions: int | None = Field(None, ge=1)
     max_new_tokens: int | None = Field(None, ge=1)
     options: dict[str, Any] = {}
@@ -245,7 +248,7 @@ class Plan(PlanPart):
         pollution: what to do when other programs use the CPU.
     """
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field(pattern=NAME)
     description: str | None = None
     engines: tuple[EngineSpec, ...] = Field(min_length=1)
     decodings: tuple[AnyDecoding, ...] = Field(min_length=1)
@@ -276,7 +279,7 @@ class Plan(PlanPart):
         """Let a bare name stand for ``{name: ...}``, and ``{lm_eval: gsm8k}`` for ``{name: lm_eval:gsm8k}``."""
         if not isinstance(value, (list, tuple)):
             return value
-        return [_named(item) for item in value]
+        return [_named(item, index) for index, item in enumerate(value)]
 
     @field_validator("tasks")
     @classmethod

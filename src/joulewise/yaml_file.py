@@ -16,6 +16,20 @@ from joulewise.errors import UserError
 Model = TypeVar("Model", bound=BaseModel)
 Path_ = tuple[str | int, ...]
 
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+"""The pattern of names that become parts of labels and file names."""
+
+_KINDS = {
+    ("tuple_type", "list_type"): "must be a list, such as [a, b]",
+    ("dict_type", "model_type", "model_attributes_type"): "must be a mapping, such as {key: value}",
+    ("int_type", "int_parsing", "int_from_float"): "must be a whole number",
+    ("float_type", "float_parsing"): "must be a number",
+    ("bool_type", "bool_parsing"): "must be true or false",
+    ("string_type",): "must be a text",
+}
+"""What pydantic calls by the names of Python's types, in words for people who write YAML."""
+_WORDS = {kind: words for kinds, words in _KINDS.items() for kind in kinds}
+
 
 class FaultAt(ValueError):
     """A fault that a validator found further down than where it stands.
@@ -84,7 +98,7 @@ def parse_yaml(text: str, model: type[Model], name: str, context: Mapping[str, A
         told = [e for e in told if e["type"] != "default_factory_not_called"]
         # Where a value may be of several kinds and is a wrong one of its own kind, that it is of no other kind is no
         # help.
-        places = [(_data_path(e["loc"], data), e["type"].endswith("_type")) for e in told]
+        places = [(_data_path(e["loc"], data, e["type"] == "missing"), e["type"].endswith("_type")) for e in told]
         wrong = [place for place, other_kind in places if not other_kind]
         told = [
             error
@@ -120,12 +134,12 @@ def _map_lines(node: yaml.Node, path: Path_, lines: dict[Path_, int], name: str)
 
 def _explain(error: ErrorDetails, data: Any, lines: dict[Path_, int], name: str, model: type[BaseModel]) -> str:
     cause = error.get("ctx", {}).get("error")
-    at = _data_path((*error["loc"], *(cause.place if isinstance(cause, FaultAt) else ())), data)
+    found_at = (*error["loc"], *(cause.place if isinstance(cause, FaultAt) else ()))
+    at = _data_path(found_at, data, error["type"] == "missing" or isinstance(cause, FaultAt))
     line = next(lines[at[:n]] for n in range(len(at), -1, -1) if at[:n] in lines)
     where = f"{name}:{line}: {_dotted(at) or 'the file'}"
     if error["type"] == "extra_forbidden":
-        names = _fields_beside(model, error["loc"])
-        return f"{where}: unknown key{suggest(str(at[-1]), names)}"
+        return f"{where}: unknown key{_right_key(str(at[-1]), _fields_beside(model, error['loc']))}"
     if error["type"] == "missing":
         return f"{where}: this key is missing"
     if error["type"] == "string_too_short":
@@ -134,11 +148,25 @@ def _explain(error: ErrorDetails, data: Any, lines: dict[Path_, int], name: str,
         context = error.get("ctx", {})
         tags = [t.strip(" '") for t in str(context.get("expected_tags", "")).split(",")]
         return f"{where}: unknown kind {context.get('tag')!r}{suggest(str(context.get('tag')), tags)}"
-    message = error["msg"].removeprefix("Value error, ")
-    message = message[0].lower() + message[1:] if not message[:2].isupper() else message
+    message = in_words(error)
     value = error["input"]
     shown = f" (found {value!r})" if isinstance(value, (str, int, float, bool)) and repr(value) not in message else ""
     return f"{where}: {message}{shown}"
+
+
+def in_words(error: ErrorDetails) -> str:
+    """What is wrong with a value, as the end of a sentence, without its place."""
+    if error["type"] in _WORDS:
+        return _WORDS[error["type"]]
+    if error["type"] == "string_pattern_mismatch":
+        pattern = str(error.get("ctx", {}).get("pattern"))
+        if pattern == NAME:
+            return "must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit"
+        if pattern.startswith("^(") and pattern.endswith(")$"):
+            *most, last = pattern[2:-2].replace(r"\d+", "N").split("|")
+            return f"must be {', '.join(most)} or {last}"
+    message = error["msg"].removeprefix("Value error, ")
+    return message[0].lower() + message[1:] if not message[:2].isupper() else message
 
 
 def suggest(wrong: str, names: Sequence[str]) -> str:
@@ -149,13 +177,25 @@ def suggest(wrong: str, names: Sequence[str]) -> str:
     return f"; known: {', '.join(sorted(names))}" if names else ""
 
 
-def _data_path(loc: Sequence[str | int], data: Any) -> Path_:
-    """The error's place in the file. Pydantic puts the tags of unions between, which the file does not have."""
+def _right_key(wrong: str, beside: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """As ``suggest``, or below which of the keys at this place the wrong one belongs."""
+    for name, nodes in beside.items():
+        if any(wrong in node.get("properties", {}) for node in nodes):
+            return f"; did you mean '{name}: {{{wrong}: ...}}'?"
+    hint = suggest(wrong, list(beside))
+    free = [name for name, nodes in beside.items() if any(node.get("additionalProperties") is True for node in nodes)]
+    return hint + "".join(f"; others go below '{name}'" for name in free if "known" in hint)
+
+
+def _data_path(loc: Sequence[str | int], data: Any, absent: bool) -> Path_:
+    """The error's place in the file, which may be absent from it.
+
+    Pydantic puts the tags of unions between, and at the end where they are at fault as wholes; the file has none.
+    """
     path: list[str | int] = []
     here = data
     for i, step in enumerate(loc):
-        last = i == len(loc) - 1
-        if isinstance(here, dict) and (step in here or last):
+        if isinstance(here, dict) and (step in here or (absent and i == len(loc) - 1)):
             path.append(step)
             here = here.get(step)
         elif isinstance(here, list) and isinstance(step, int) and step < len(here):
@@ -168,8 +208,8 @@ def _dotted(path: Sequence[Hashable]) -> str:
     return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).lstrip(".")
 
 
-def _fields_beside(model: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
-    """The right names at the place of an unknown key: its neighbours in the JSON schema."""
+def _fields_beside(model: type[BaseModel], loc: Sequence[str | int]) -> dict[str, list[dict[str, Any]]]:
+    """The right names at the place of an unknown key, its neighbours in the JSON schema, and what each may hold."""
     schema = model.model_json_schema()
     defs = schema.get("$defs", {})
 
@@ -195,4 +235,8 @@ def _fields_beside(model: type[BaseModel], loc: Sequence[str | int]) -> list[str
             elif isinstance(node.get("additionalProperties"), dict):  # a mapping from names of the user's own
                 following.append(node["additionalProperties"])
         here = following
-    return sorted({p for h in here for o in options(h) for p in o.get("properties", {})})
+    found: dict[str, list[dict[str, Any]]] = {}
+    for properties in (o.get("properties", {}) for h in here for o in options(h)):
+        for name, node in properties.items():
+            found.setdefault(name, []).extend(options(node))
+    return found

@@ -15,7 +15,7 @@ from joulewise.tasks.prompts import lettered
 from joulewise.tasks.rows import Row, Rows, TaskContext, questions, read_jsonl
 from joulewise.tasks.scorers import SCORERS
 from joulewise.tasks.task import Question, Task
-from joulewise.yaml_file import FaultAt, line_of, load_yaml, suggest
+from joulewise.yaml_file import NAME, FaultAt, line_of, load_yaml, suggest
 
 
 class CustomTask(BaseModel):
@@ -41,7 +41,7 @@ class CustomTask(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field(pattern=NAME)
     questions: Path
     prompt: str = Field(min_length=1)
     reference: str

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from joulewise.errors import EnvironmentFault, UserError
 from joulewise.tasks.task import Question
-from joulewise.yaml_file import suggest
+from joulewise.yaml_file import in_words, suggest
 
 DATA_VARIABLE = "JOULEWISE_DATA"
 """Environment variable that names the data folder where none is given."""
@@ -81,7 +81,7 @@ def option_fault(model: type[TaskOptions], options: Mapping[str, object]) -> tup
     except ValidationError as error:
         first = error.errors()[0]
         if first["type"] != "extra_forbidden":
-            return first["loc"], f"{first['msg']} (found {first['input']!r})"
+            return first["loc"], f"{in_words(first)} (found {first['input']!r})"
         known = sorted(model.model_fields)
         hint = suggest(str(first["loc"][0]), known) if known else "; this task has no options"
         return first["loc"], f"unknown option '{first['loc'][0]}'{hint}"
@@ -222,7 +222,7 @@ def validated(model: type[Model], row: Row, where: str) -> Model:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
-        what = "is missing" if first["type"] == "missing" else f"is wrong: {first['msg']}"
+        what = "is missing" if first["type"] == "missing" else f"is wrong: {in_words(first)}"
         raise UserError(f"{where}: the field '{name}' {what}") from error
 
 
