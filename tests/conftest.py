@@ -11,12 +11,17 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line sets 
 if shutil.which("nvidia-smi") is None:
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU; read when Triton is first imported
 
+import hypothesis
 import pytest
 
 import scripted_engine
 from fake_source import SteadySource
 from joulewise.energy.meter import Meter
 from joulewise.engines import ENGINES
+
+# Cores are shared where tests run: no example's time says anything, and pytest's timeout ends what hangs.
+hypothesis.settings.register_profile("shared", deadline=None)
+hypothesis.settings.load_profile("shared")
 
 
 @pytest.fixture(scope="session")
