@@ -317,3 +317,12 @@ def test_wrong_input_is_told(place: Path, arguments: tuple[str, ...], fault: str
     result = heads(place, *arguments)
     assert isinstance(result.exception, UserError)
     assert fault in str(result.exception)
+
+
+@pytest.mark.parametrize("arguments", [("data",), ("train", "--kind", "draft")])
+def test_a_seed_below_0_is_refused(place: Path, arguments: tuple[str, ...]) -> None:
+    command, *more = arguments
+    result = heads(place, command, "target", *more, "--out", "new", "--seed", "-1")
+    assert result.exit_code == 2
+    assert "Invalid value for '--seed'" in result.output
+    assert not (place / "new").exists()

@@ -281,6 +281,14 @@ def test_a_dry_run_warns_of_a_missing_baseline_and_a_model_that_it_cannot_see(fo
     assert "Warning: engine toy: x is no folder here and not in the hub's cache: not checked" in done.stdout
 
 
+def test_a_dry_run_of_a_model_of_unknown_size_tells_no_time(folder: Path) -> None:
+    (folder / "plan.yaml").write_text(PLAN.replace("name: toy, draft: x", "name: toy, model: x, draft: x"))
+    done = joulewise(folder, "run", "plan.yaml", "--dry-run", "--limit", "1", HF_HUB_CACHE=str(folder))
+    assert done.returncode == 0, done.stderr
+    assert "generations, unknown time in all. Nothing was run." in done.stdout
+    assert "about" not in done.stdout
+
+
 def test_broken_lines_are_refused_or_skipped_and_told(folder: Path) -> None:
     with (folder / "words.jsonl").open("a") as file:
         file.write('{"id": "q6", "text": "no answer"}\n{"id": "q0", "text": "again", "answer": "1"}\n{\n')

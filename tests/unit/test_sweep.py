@@ -297,6 +297,14 @@ def test_a_dry_run_lists_points_and_seconds_and_writes_nothing(command: Any, tmp
     assert done.output.count(" running ") == sweep.FIRST_POINTS
     assert "Nothing was measured" in done.output
     assert not (tmp_path / "run").exists()
+    assert "further points" in done.output
+    assert "further points" not in command("--out", "run", "--dry-run", "--points", "12").output
+
+
+def test_a_seed_below_0_is_refused(command: Any) -> None:
+    done = command("--out", "run", "--dry-run", "--seed", "-1")
+    assert done.exit_code == 2
+    assert "Invalid value for '--seed'" in done.output
 
 
 @pytest.mark.parametrize(
@@ -307,7 +315,7 @@ def test_a_dry_run_lists_points_and_seconds_and_writes_nothing(command: Any, tmp
         (("--prompt", "many"), "--prompt many: write the least and the most"),
         (("--points", "3"), "3 points are too few"),
         (("--dtype", "int3"), "--dtype int3"),
-        (("--device", "tpu"), "--device tpu"),
+        (("--device", "tpu"), "--device tpu: must be auto, cpu, cuda or cuda:N"),
     ],
 )
 def test_wrong_options_are_told_by_name(command: Any, arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:

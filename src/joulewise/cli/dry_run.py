@@ -87,7 +87,7 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
     for warning in warnings:
         typer.echo(f"Warning: {warning}")
     counts = f"{_counted(len(rows), 'cell')}, {_counted(result['generations'], 'generation')}"
-    typer.echo(f"{counts}, about {_time(whole)} in all. Nothing was run.")
+    typer.echo(f"{counts}, {_time(whole)} in all. Nothing was run.")
     typer.echo(
         "The time is rough (within a factor of two or three), with every answer at its full length."
         if whole is not None
@@ -120,7 +120,7 @@ def _show_cells(cells: Sequence[Cell], rows: Sequence[Mapping[str, Any]]) -> Non
     """A line a cell below its engine's name, in columns."""
     names = [f"{cell.decoding.label}/{cell.reasoning.label}/{cell.task.label}" for cell in cells]
     counts = [f"{row['generations']:,} x {row['max_new_tokens']:,} tokens" for row in rows]
-    times = [f"about {_time(row['estimate_s'])}" for row in rows]
+    times = [_time(row["estimate_s"]) for row in rows]
     name_width, count_width, time_width = (max(map(len, column)) for column in (names, counts, times))
     fits = name_width + count_width + time_width + 6 <= shutil.get_terminal_size().columns
     for engine, group in itertools.groupby(zip(cells, names, counts, times, strict=True), lambda row: row[0].engine):
@@ -148,8 +148,8 @@ def _counted(count: int, thing: str) -> str:
 
 def _time(seconds: float | None) -> str:
     if seconds is None:
-        return "unknown"
-    return (
+        return "unknown time"
+    return "about " + (
         f"{seconds:.0f} s"
         if seconds < 90
         else f"{seconds / 60:.0f} min"

@@ -54,7 +54,7 @@ Minutes = Annotated[
     float | None,
     typer.Option("--minutes", min=0.0, help="Stop after so many minutes; the same command goes on.", metavar="M"),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Of all chance.", metavar="N")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Of all chance.", metavar="N")]
 Prompts = Annotated[
     Path | None,
     typer.Option(

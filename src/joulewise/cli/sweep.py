@@ -44,7 +44,7 @@ def sweep(
         float | None,
         typer.Option("--minutes", metavar="M", help="Measure no longer than this, the model's loading apart."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the points' places and order.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Of the points' places and order.")] = 0,
     dtype: Annotated[str, typer.Option("--dtype", metavar="TYPE", help="As in a plan.")] = "auto",
     quantisation: Annotated[str, typer.Option("--quantisation", metavar="KIND", help="As in a plan.")] = "none",
     device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")] = "auto",
@@ -66,6 +66,7 @@ def sweep(
     from joulewise.analysis.design import Box, first_points
     from joulewise.engines.spec import NativeSpec
     from joulewise.sweep import FIRST_POINTS, LEAST_POINTS, check_budget, sweep_plan
+    from joulewise.yaml_file import in_words
 
     folder = named_file(out, "--out", "the folder's name")
     assert folder is not None
@@ -78,7 +79,7 @@ def sweep(
     except ValidationError as error:
         first = error.errors()[0]
         name = "MODEL" if first["loc"][0] == "model" else f"--{first['loc'][0]}"
-        raise UserError(f"{name} {first['input']}: {first['msg']}") from error
+        raise UserError(f"{name} {first['input']}: {in_words(first)}") from error
     if dry_run:
         from joulewise.ledger import check_folder
 
@@ -161,7 +162,8 @@ def _show(spec: NativeSpec, first: list[Point], points: int) -> None:
         typer.echo(
             f"{point.prompt_tokens:>7,} prompt {point.output_tokens:>7,} output {point.running:>4} running  {told}"
         )
-    typer.echo(f"and {points - len(first)} further points, where a curve through these is unsure")
+    if points > len(first):
+        typer.echo(f"and {points - len(first)} further points, where a curve through these is unsure")
     if seconds:
         whole_s = sum(seconds) / len(seconds) * points
         typer.echo(f"About {whole_s / 60:.1f} min, the model's loading apart (rough). Nothing was measured.")
