@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +50,33 @@ def test_a_crash_ends_with_2_and_its_traceback(
     told = capsys.readouterr().err
     assert "ZeroDivisionError: planted" in told
     assert "please report it" in told
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "mt_bench.yaml", "--dry-run", "--data", "closed"],
+        ["run", "starter-maths.yaml", "--resume", "--out", "closed"],
+        ["sweep", "default", "--resume", "--dry-run", "--out", "closed"],
+    ],
+)
+def test_a_folder_that_may_not_be_read_is_one_sentence(tmp_path: Path, arguments: list[str]) -> None:
+    if os.geteuid() == 0 and shutil.which("setpriv") is None:
+        pytest.skip("root reads everything, and without setpriv it cannot give that right up")
+    for task in ("mt_bench", "starter-maths"):
+        plan = f"name: a\nengines: [{{kind: native}}]\ndecodings: [vanilla]\ntasks: [{task}]\n"
+        (tmp_path / f"{task}.yaml").write_text(plan)
+    (tmp_path / "closed").mkdir(mode=0)
+    caps = "-dac_override,-dac_read_search"
+    bare = ["setpriv", f"--bounding-set={caps}", f"--inh-caps={caps}"] if os.geteuid() == 0 else []
+    done = subprocess.run(
+        [*bare, *JOULEWISE, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    (sentence,) = done.stderr.splitlines()
+    assert "closed" in sentence
+    assert "ermission" in sentence
 
 
 @pytest.mark.parametrize("view", ["pandas", "polars"])

@@ -115,6 +115,10 @@ def _end_after(error: Exception) -> NoReturn:
     with suppress(OSError):
         if isinstance(error, OSError) and error.filename is None and error.errno in (ENOSPC, EDQUOT, EIO, EBADF):
             print(f"joulewise: the output cannot be written ({error.strerror})", file=sys.stderr)
+        elif isinstance(error, PermissionError) and error.filename is not None:
+            # Even to ask whether a file is there can be forbidden, so this may come from anywhere.
+            told = f"{os.fsdecode(error.filename)}: {error.strerror}; change its permissions or its folder's"
+            print(f"joulewise: {told}, or name another", file=sys.stderr)
         else:
             traceback.print_exception(error)
             print("joulewise: this is a fault of Joulewise; please report it with the lines above", file=sys.stderr)
