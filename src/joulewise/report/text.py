@@ -178,10 +178,12 @@ def origin_phrase(origin: Origin, run: RunFacts) -> str:
 def headlines(section: Section, run: RunFacts) -> list[str]:
     """What the savings of a section mean, as ``results`` tells it, and what drafted."""
     drafts: dict[str, list[str]] = {}
+    ran = {cost.key.decoding for cost in section.costs}
     for engine in run.engines:
         if engine.label == section.engine:
             for decoding, draft in engine.drafts.items():
-                drafts.setdefault(draft, []).append(decoding)
+                if decoding in ran:
+                    drafts.setdefault(draft, []).append(decoding)
     return results(section) + [
         f"{' and '.join(names)} draft{'s' * (len(names) == 1)} with {d}." for d, names in drafts.items()
     ]

@@ -161,3 +161,16 @@ def test_what_a_plan_leaves_out_is_told_with_its_reason():
     assert [line for line in lines if line[0] == "Left out"] == [("Left out", "t5, eagle* (no head is published)")]
     assert lines[lines.index(("Left out", "t5, eagle* (no head is published)")) + 1] == ("", "vote-3, mt_bench")
     assert "Left out" not in dict(run_lines(summarise(table([row()], plans={"r": {"name": "p"}})).runs[0]))
+
+
+def test_a_section_names_the_drafts_of_its_own_decodings_alone():
+    rows = [
+        row(d, f"q{i}", reasoning=r)
+        for d, r in (("vanilla", "direct"), ("coga-5", "direct"), ("vanilla", "cot"))
+        for i in range(5)
+    ]
+    engine = {"label": rows[0]["engine"], "drafts": {"coga-5": "a draft of 2 layers"}}
+    summary = summarise(table(rows, environments={"r": {"engines": [engine]}}))
+    told = {s.reasoning: " ".join(headlines(s, summary.runs[0])) for s in sections(summary)}
+    assert "coga-5 drafts with a draft of 2 layers." in told["direct"]
+    assert "draft" not in told["cot"]
