@@ -57,7 +57,8 @@ class Tradeoff:
         unjudged: how many of them have an answer without a verdict where others have one.
         left_out: cells that are not here, and why.
         groups: the whole task first, then its subjects, subcategories and categories.
-        places, dominances, reach, curves: the frontier; what is beaten; what was asked for; budgets and votes.
+        places, dominances, reach, curves: the frontier; what is beaten; the cheapest that reaches ``to_reach``, as in
+            ``Wishes``; budgets and votes.
     """
 
     run: str
@@ -73,6 +74,7 @@ class Tradeoff:
     groups: tuple[Group, ...]
     places: tuple[Place, ...]
     dominances: tuple[Dominance, ...]
+    to_reach: float | None
     reach: Reach | None
     curves: tuple[BudgetCurve, ...]
 
@@ -163,6 +165,7 @@ def _tradeoff(run: str, task: str, cells: Sequence[Cell], component: ComponentNa
         tuple(groups),
         frontier(whole) if ranked else (),
         dominances(whole, [g for g in groups if g.level == fine]) if ranked else (),
+        wishes.reach,
         cheapest_reaching(whole, wishes.reach) if ranked and wishes.reach is not None else None,
         budget_curves(whole, advised, wishes.points_per_kj) if known else (),
     )

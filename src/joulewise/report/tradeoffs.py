@@ -54,7 +54,7 @@ def findings(found: Tradeoff) -> list[str]:
         return ["No question was answered in every way, so nothing can be compared yet.", *_left_out(found)]
     told = _frontier(found)
     if found.measure is not None and not any(cell.quality.value for cell in found.whole.cells):
-        return [*told, *_left_out(found)]
+        return [*told, *_reached(found), *_left_out(found)]
     told += [*_changes(found), *_beaten(found)]
     told += [_stop(curve, curve.advice[0], found) for curve in found.curves if curve.advice[0].why is None]
     return [*told, *_reached(found), *_left_out(found)]
@@ -376,7 +376,10 @@ def _stop(curve: BudgetCurve, advice: Advice, found: Tradeoff) -> str:
 def _reached(found: Tradeoff) -> list[str]:
     reach = found.reach
     if reach is None:
-        return []
+        if found.to_reach is None:
+            return []
+        why = "nothing judges the answers" if found.measure is None else "these joules are not all measured"
+        return [f"The cheapest that reaches {_percent(found.to_reach)} cannot be told: {why}."]
     target = _percent(reach.target)
     if reach.key is None:
         return [f"No way reaches {target}."]

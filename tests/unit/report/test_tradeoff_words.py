@@ -96,6 +96,13 @@ def test_modelled_joules_have_no_frontier_in_words():
     assert first.rows[0].figures[1].mark == "modelled"
 
 
+def test_what_cannot_be_reached_by_modelled_joules_is_said():
+    (line,) = [
+        one for one in sentences(script(provenance="modelled"), Wishes(reach=0.3)) if "cheapest that reaches" in one
+    ]
+    assert line == "The cheapest that reaches 30.0 % cannot be told: these joules are not all measured."
+
+
 def test_unjudged_answers_in_words():
     rows = script()
     rows[0] |= {"correct": None, "score": None}
