@@ -80,7 +80,12 @@ def test_the_group_starter_stands_for_its_tasks() -> None:
             2,
             "unknown key; did you mean 'sampling: {temperature: ...}'?",
         ),
-        ("name: starter-maths", "lm_eval: ", 9, "tasks[0].lm_eval: must be the name of a task of lm-eval, such as arc_easy"),
+        (
+            "name: starter-maths",
+            "lm_eval: ",
+            9,
+            "tasks[0].lm_eval: must be the name of a task of lm-eval, such as arc_easy",
+        ),
         ("questions: 5", "scoring: likelihood", 9, "options, questions; others go below 'options'"),
         (
             "name: demo\n",
