@@ -139,8 +139,9 @@ import threading, time
 from fake_source import SteadySource
 class Hanging(SteadySource):
     reading = threading.Event()
+    opened = False  # before its window is open, the program itself would wait for the driver
     def read(self):
-        if threading.current_thread() is not threading.main_thread():
+        if self.opened and threading.current_thread() is not threading.main_thread():
             self.reading.set()
             time.sleep(3600)
         return super().read()
@@ -156,6 +157,7 @@ def test_a_driver_that_hangs_in_one_meter_does_not_hang_the_programs_exit(order:
         f"meters = [Meter([source]).__enter__() for source in {order}]\n"
         "windows = [meter.window() for meter in meters]\n"
         "for window in windows: window.__enter__()\n"
+        "Hanging.opened = True\n"
         "assert Hanging.reading.wait(10)\n"
         "print('leaving')\n"
     )
