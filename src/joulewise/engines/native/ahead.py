@@ -8,13 +8,28 @@ never waits for it. The price is the round that runs while the host finds an end
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from joulewise.engines.native.together import Chains, Rows
+    from joulewise.engines.native.together import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Blind:
+    """Drafts that always have as many tokens, and are made of what lies on the device.
+
+    Args:
+        draft: takes the last two tokens of each text, shape ``(texts, 2)``, the tokens before the last one, shape
+            ``(texts,)``, and the slots that may be read. Gives drafts, shape ``(texts, K)``.
+        rows: what a draft model reads and writes; None: nothing.
+    """
+
+    draft: Callable[[Tensor, Tensor, int], Tensor]
+    rows: Rows | None = None
 
 
 class Told:
@@ -44,17 +59,18 @@ class Ahead:
 
     Args:
         rows: the target's; they capture.
-        chains: blind ones.
+        blind: the drafts.
+        most: their tokens.
         judge: takes nodes, shape ``(texts, W)``, the tokens before them, how many drafted ones count, and how many are
             accepted by lot (-1: the target judges); gives what is told.
     """
 
     def __init__(
-        self, rows: Rows, chains: Chains, judge: Callable[[int, Tensor, Tensor, Tensor, Tensor], Tensor]
+        self, rows: Rows, blind: Blind, most: int, judge: Callable[[int, Tensor, Tensor, Tensor, Tensor], Tensor]
     ) -> None:
         device, texts = rows.model.device, rows.texts
-        self._rows, self._chains, self._judge = rows, chains, judge
-        self.most = chains.most
+        self._rows, self._judge = rows, judge
+        self.blind, self.most = blind, most
         # Not in the memory that captured work shares: here the rounds hand on to each other.
         self._tail = torch.zeros(texts, 2, dtype=torch.long, device=device)
         self._state = torch.tensor([[1], [0], [-1]], device=device).repeat(1, texts)
@@ -106,7 +122,7 @@ class Ahead:
         """What replays a draft, and a verdict. Capturing runs both, so what they change is put back."""
 
         def draft() -> None:
-            self._drafted.copy_(self._chains.draft(self._tail, self._before, span))
+            self._drafted.copy_(self.blind.draft(self._tail, self._before, span))
 
         def verify() -> None:
             nodes = torch.cat((self._tail[:, 1:], self._drafted), dim=1)

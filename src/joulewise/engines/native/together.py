@@ -17,7 +17,7 @@ from torch import Tensor
 
 from joulewise.engines.engine import Round
 from joulewise.engines.native.accept import Lot
-from joulewise.engines.native.ahead import Ahead, Told
+from joulewise.engines.native.ahead import Ahead, Blind, Told
 from joulewise.engines.native.attention import Sight
 from joulewise.engines.native.loop import Decoded, until_the_end
 from joulewise.engines.native.model import DecoderModel
@@ -31,22 +31,10 @@ class Chains(Protocol):
 
     most: int
     """The most tokens of a draft."""
-    blind: bool
-    """Whether a draft always has as many tokens, and is made of what lies on the device."""
 
     @property
-    def cached(self) -> object:
-        """What drafts read and write beside that."""
-        ...
-
-    def draft(self, tail: Tensor, before: Tensor, span: int) -> Tensor:
-        """Where ``blind``: drafts, shape ``(texts, most)``.
-
-        Args:
-            tail: the last two tokens of each text, shape ``(texts, 2)``.
-            before: tokens before the last one, shape ``(texts,)``.
-            span: slots that may be read.
-        """
+    def blind(self) -> Blind | None:
+        """How to draft ``most`` tokens without the host, once begun; None: it must know the texts."""
         ...
 
     def reset(self, prompts: Sequence[Tensor], capacity: int) -> None:
@@ -81,17 +69,18 @@ class Rows:
         self.cache = model.new_cache(-(-capacity // BUCKET) * BUCKET, texts)
         self._capture = capture or (lasting_cuda_graph if model.device.type == "cuda" else None)
         self._made: dict[Any, Recorded[Tensor]] = {}
-        self._ahead: dict[Any, tuple[Ahead, object]] = {}
+        self._ahead: dict[tuple[int, DecoderModel | None], Ahead] = {}
 
     def ahead(self, chains: Chains) -> Ahead | None:
         """What runs rounds ahead of the host, if these chains can and it pays: where rounds are captured."""
-        if self._capture is None or not chains.blind:
+        blind = chains.blind
+        if self._capture is None or blind is None:
             return None
-        cached = chains.cached
-        key = chains.most, id(cached)
-        if key not in self._ahead:
-            self._ahead[key] = Ahead(self, chains, partial(_judged, self)), cached  # kept, so that its id stays its own
-        return self._ahead[key][0]
+        key = chains.most, None if blind.rows is None else blind.rows.model
+        kept = self._ahead.get(key)
+        if kept is None or kept.blind.rows is not blind.rows:  # for longer texts a draft model has new rows
+            kept = self._ahead[key] = Ahead(self, blind, chains.most, partial(_judged, self))
+        return kept
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         """Capture work that leaves nothing in the memory which captured work shares."""

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from joulewise.engines.native.ahead import Blind
 from joulewise.engines.native.drafters.draft_model import Constant, Length
 from joulewise.engines.native.drafters.prompt_lookup import Places, until_the_first
 from joulewise.engines.native.model import DecoderModel
@@ -19,12 +20,7 @@ class NoChains:
     """Vanilla decoding."""
 
     most = 0
-    blind = True
-    cached = None
-
-    def draft(self, tail: Tensor, before: Tensor, span: int) -> Tensor:
-        """Nothing."""
-        return tail[:, :0]
+    blind = Blind(lambda tail, before, span: tail[:, :0])
 
     def reset(self, prompts: Sequence[Tensor], capacity: int) -> None:
         """Begin."""
@@ -45,16 +41,11 @@ class LookupChains:
         tokens, max_ngram, ends: as for ``PromptLookupDrafter``.
     """
 
-    blind = False
-    cached = None
+    blind = None
 
     def __init__(self, tokens: int, max_ngram: int, ends: Collection[int]) -> None:
         self.most = tokens
         self._max_ngram, self._ends = max_ngram, ends
-
-    def draft(self, tail: Tensor, before: Tensor, span: int) -> Tensor:
-        """Not blind: the texts must be known on the host."""
-        raise NotImplementedError
 
     def reset(self, prompts: Sequence[Tensor], capacity: int) -> None:
         """Begin."""
@@ -93,7 +84,7 @@ class ModelChains:
         self, model: DecoderModel, lengths: Callable[[], Length], rows: int, capture: Capture | None = None
     ) -> None:
         self.most = lengths().most
-        self.blind = type(lengths()) is Constant
+        self._constant = type(lengths()) is Constant
         self._model, self._new_length, self._rows = model, lengths, rows
         self._capture = capture
 
@@ -103,8 +94,8 @@ class ModelChains:
         for length in self._lengths:
             length.reset()
         most = self._model.config.vocab_size - 1
-        self.cached = open_rows(self._model, len(prompts), capacity, self._capture)
-        self.cached.prefill([prompt.clamp(max=most) for prompt in prompts])
+        self._cached = open_rows(self._model, len(prompts), capacity, self._capture)
+        self._cached.prefill([prompt.clamp(max=most) for prompt in prompts])
 
     def propose(self, texts: Sequence[Sequence[int]], rooms: Sequence[int]) -> tuple[Tensor, list[int]]:
         """Chains as long as the longest that is due; a shorter one counts its first tokens only."""
@@ -115,13 +106,15 @@ class ModelChains:
             return torch.zeros(len(texts), 0, dtype=torch.long, device=device), due
         # The token before the last is read again: what was accepted last round may never have been read.
         state = torch.tensor([(*text[-2:], len(text) - 1) for text in texts], device=device)
-        span = self.cached.span(max(map(len, texts)) + count)
-        work = partial(self._chain, self.cached, count, span)
-        return self.cached.run((count, span, "draft"), work, state[:, :2], state[:, 2]), due
+        span = self._cached.span(max(map(len, texts)) + count)
+        work = partial(self._chain, self._cached, count, span)
+        return self._cached.run((count, span, "draft"), work, state[:, :2], state[:, 2]), due
 
-    def draft(self, tail: Tensor, before: Tensor, span: int) -> Tensor:
-        """A chain of constant length for every text."""
-        return self._chain(self.cached, self.most, span, tail, before)
+    @property
+    def blind(self) -> Blind | None:
+        """Chains of constant length need no host."""
+        rows = self._cached
+        return Blind(lambda *at: self._chain(rows, self.most, at[2], at[0], at[1]), rows) if self._constant else None
 
     def _chain(self, rows: Rows, count: int, span: int, ends: Tensor, before: Tensor) -> Tensor:
         tokens, at, made = ends, before - 1, []
