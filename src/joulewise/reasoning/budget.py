@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from joulewise.engines.engine import Generation, Message, Request
-from joulewise.reasoning.cot import label_of_thinking
+from joulewise.reasoning.cot import Stepwise, label_of_thinking
 from joulewise.reasoning.reasoning import (
     Answer,
     Ask,
@@ -17,7 +17,6 @@ from joulewise.reasoning.reasoning import (
     Probe,
     Probed,
     Thinking,
-    Thought,
     stated_whole,
     still_thinking,
     without_thinking,
@@ -27,7 +26,7 @@ CLOSE = "The answer is"
 """Behind the steps, for the model to go on from; as in the second prompt of Kojima et al., 2022 (arXiv 2205.11916)."""
 
 
-class Budget(Thought):
+class Budget(Stepwise):
     """Chain of thought under a budget: steps that stated no answer are closed, and the model goes on with the answer.
 
     Args:
@@ -41,7 +40,6 @@ class Budget(Thought):
     kind: Literal["budget"] = "budget"
     tokens: int = Field(256, ge=1)
     answer_tokens: int = Field(16, ge=1)
-    thinking: bool | None = None
     probes: tuple[Annotated[int, Field(ge=1)], ...] = ()
 
     @model_validator(mode="after")
@@ -60,16 +58,8 @@ class Budget(Thought):
         return tuple(self.model_copy(update={"tokens": tokens}).label for tokens in self.probes)
 
     @property
-    def needs_thinking(self) -> bool:
-        return self.thinking is True
-
-    def refuses(self, asked: Asked) -> str | None:
-        return "it has no prompt that asks for steps" if asked.stepwise is None else None
-
-    def settings(self, template: Request) -> Request:
-        template = replace(template, thinking=self.thinking is not False)
-        # Under the stop rule `fixed` every answer is as long as the plan says.
-        return template if template.ignore_eos else replace(template, max_new_tokens=self.tokens)
+    def steps_tokens(self) -> int:
+        return self.tokens
 
     def most_tokens(self, template: Request) -> tuple[int, ...]:
         limits = super().most_tokens(template)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
 from typing import Literal
 
@@ -12,7 +13,34 @@ from joulewise.reasoning.direct import converse
 from joulewise.reasoning.reasoning import Asked, Thinking, Thought, stated_whole
 
 
-class Cot(Thought):
+class Stepwise(Thought):
+    """What asks for steps by the task's prompt for them.
+
+    Args:
+        thinking: the model's own ``<think>`` block. Left out: switched on where the model's chat template has a switch
+            for it. ``true``: the same, and models without a switch are refused. ``false``: switched off.
+    """
+
+    thinking: bool | None = None
+
+    @property
+    @abstractmethod
+    def steps_tokens(self) -> int:
+        """At most so many output tokens for the steps, unless every output is as long as the plan says."""
+
+    @property
+    def needs_thinking(self) -> bool:
+        return self.thinking is True
+
+    def refuses(self, asked: Asked) -> str | None:
+        return "it has no prompt that asks for steps" if asked.stepwise is None else None
+
+    def settings(self, template: Request) -> Request:
+        template = replace(template, thinking=self.thinking is not False)
+        return template if template.ignore_eos else replace(template, max_new_tokens=self.steps_tokens)
+
+
+class Cot(Stepwise):
     """The task's question with "Let's think step by step" and a form for the answer at the end.
 
     The words are those of zero-shot chain of thought (Kojima et al., 2022, arXiv 2205.11916, section 3). They ask a
@@ -27,23 +55,14 @@ class Cot(Thought):
 
     kind: Literal["cot"] = "cot"
     max_new_tokens: int = Field(256, ge=1)
-    thinking: bool | None = None
 
     @property
     def label(self) -> str:
         return f"cot-{self.max_new_tokens}" + label_of_thinking(self.thinking)
 
     @property
-    def needs_thinking(self) -> bool:
-        return self.thinking is True
-
-    def refuses(self, asked: Asked) -> str | None:
-        return "it has no prompt that asks for steps" if asked.stepwise is None else None
-
-    def settings(self, template: Request) -> Request:
-        template = replace(template, thinking=self.thinking is not False)
-        # Under the stop rule `fixed` every answer is as long as the plan says.
-        return template if template.ignore_eos else replace(template, max_new_tokens=self.max_new_tokens)
+    def steps_tokens(self) -> int:
+        return self.max_new_tokens
 
     def think(self, asked: Asked, template: Request) -> Thinking:
         assert asked.stepwise is not None
