@@ -18,16 +18,16 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from pydantic import Field, TypeAdapter, ValidationError
 
 from joulewise.errors import EnvironmentFault, UserError
+from joulewise.ledger_lines import LedgerContent, cannot_read, ledger_lines, newer, read_ledger
 from joulewise.plan import Plan
 from joulewise.records import SCHEMA_VERSION, Check, Trial
 from joulewise.yaml_file import load_yaml
@@ -44,93 +44,6 @@ LEDGER = "ledger.jsonl"
 IDLE = "idle.json"
 CROSS_CHECK = "cross_check.json"
 SKIPPED = "skipped.json"
-
-
-@dataclass(frozen=True)
-class LedgerContent:
-    """What a ledger file holds.
-
-    Args:
-        trials: in the order written; several attempts at one Trial are all here.
-        checks: the last verdict by ``trial_id``.
-        intact_bytes: length of the file up to the end of the last whole line.
-        torn: the bytes of a last line that was cut off; empty if none was.
-    """
-
-    trials: tuple[Trial, ...]
-    checks: Mapping[str, Check]
-    intact_bytes: int
-    torn: bytes
-
-
-def read_ledger(path: Path) -> LedgerContent:
-    """Read a ledger; a torn last line is left out and told, not repaired.
-
-    Raises:
-        UserError: a broken line that is not the last one, or lines of a newer schema; with file and line.
-    """
-    trials: list[Trial] = []
-    checks: dict[str, Check] = {}
-    intact, torn = 0, b""
-    for _, line, record in _records(path):
-        if record is None:
-            torn = line
-            break
-        if isinstance(record, Trial):
-            trials.append(record)
-        else:
-            checks[record.trial_id] = record
-        intact += len(line)
-    return LedgerContent(tuple(trials), checks, intact, torn)
-
-
-def _records(path: Path) -> Iterator[tuple[int, bytes, Trial | Check | None]]:
-    """Number, bytes and value of each line; the value of a last line that was cut off is None. No file, no lines."""
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                yield number, line, _parse(line, f"{path}:{number}") if line.endswith(b"\n") else None
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise _cannot_read(path, error) from error
-
-
-def _cannot_read(path: Path, error: OSError) -> EnvironmentFault:
-    return EnvironmentFault(f"{path}: cannot be read ({error.strerror}); check that it is a file and its permissions")
-
-
-_LINE: TypeAdapter[Trial | Check] = TypeAdapter(Annotated[Trial | Check, Field(discriminator="kind")])
-
-
-def _parse(line: bytes, where: str) -> Trial | Check:
-    try:
-        record = _LINE.validate_json(line)
-    except ValidationError as error:
-        raise UserError(f"{where}: {_what_is_wrong(line, error)}") from error
-    if record.schema_version > SCHEMA_VERSION:
-        raise UserError(f"{where}: {_newer(record.schema_version)}")
-    return record
-
-
-def _what_is_wrong(line: bytes, error: ValidationError) -> str:
-    """Why a line is none, one sentence; that it is of a newer schema comes before what is odd about it."""
-    try:
-        data = json.loads(line)
-        version, kind = data["schema_version"], data["kind"]
-    except (ValueError, KeyError, TypeError):
-        version = kind = None
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        return _newer(version)
-    if kind not in ("trial", "check"):
-        return "not a line of a Joulewise ledger; restore the file from a copy"
-    first = error.errors()[0]
-    field = ".".join(map(str, first["loc"][1:]))  # the first part is the kind of line
-    return f"{field}: {first['msg'].removeprefix('Value error, ')}; restore the file from a copy"
-
-
-def _newer(version: int) -> str:
-    return f"written by a newer Joulewise (schema {version}; this one reads up to {SCHEMA_VERSION}): upgrade"
 
 
 class RunFolder:
@@ -444,7 +357,7 @@ def _whole(path: Path, name: str, warnings: list[str]) -> Iterator[tuple[int, Tr
 
     seen: set[tuple[str, int]] = set()
     trials = 0
-    for number, _, record in _records(path):
+    for number, _, record in ledger_lines(path):
         if record is None:
             warnings.append(f"{name}: the ledger's last line is cut off and was left out; `--resume` repairs it")
             continue
@@ -486,12 +399,12 @@ def _check_complete(folder: Path) -> None:
         with (folder / LEDGER).open("rb") as file:
             first = file.readline()
     except OSError as error:
-        raise _cannot_read(folder / LEDGER, error) from error
+        raise cannot_read(folder / LEDGER, error) from error
     # Before the plan, whose keys may be newer too.
     with contextlib.suppress(ValueError, KeyError, TypeError):
         version = json.loads(first)["schema_version"]
         if version > SCHEMA_VERSION:
-            raise UserError(f"{folder / LEDGER}:1: {_newer(version)}")
+            raise UserError(f"{folder / LEDGER}:1: {newer(version)}")
 
 
 def _recorded_plan(path: Path) -> Plan:
@@ -518,7 +431,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise _cannot_read(path, error) from error
+        raise cannot_read(path, error) from error
     except ValueError:
         data = None
     if not isinstance(data, dict):

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from joulewise.energy import TimelineRow
 from joulewise.energy.reading import DeviceState, Provenance
 from joulewise.errors import EnvironmentFault, UserError
-from joulewise.ledger import LEDGER, SKIPPED, RunFolder, latest_run_folder, load, read_ledger
+from joulewise.ledger import LEDGER, SKIPPED, RunFolder, latest_run_folder, load
+from joulewise.ledger_lines import read_ledger
 from joulewise.plan import Plan
 from joulewise.records import Check, EnergyRecord, Trial
 from sample_trial import sample_trial

@@ -12,8 +12,9 @@ from joulewise import ledger_columns
 from joulewise.energy.reading import Energy
 from joulewise.engines.engine import PHASES
 from joulewise.errors import UserError
-from joulewise.ledger import LEDGER, load, read_ledger
+from joulewise.ledger import LEDGER, load
 from joulewise.ledger_columns import quick_rows
+from joulewise.ledger_lines import read_ledger
 from joulewise.records import Check, EnergyRecord, GenerationRecord, Trial
 from joulewise.table import SCHEMA, rows_to_arrow
 

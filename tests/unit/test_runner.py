@@ -21,7 +21,8 @@ from joulewise import runner
 from joulewise.energy.meter import Meter, Window
 from joulewise.engines import ENGINES
 from joulewise.errors import EnvironmentFault, JoulewiseError, UserError
-from joulewise.ledger import load, read_ledger
+from joulewise.ledger import load
+from joulewise.ledger_lines import read_ledger
 from joulewise.records import GenerationRecord
 from joulewise.runner import Progress, run
 from joulewise.schedule import open_tasks, schedule

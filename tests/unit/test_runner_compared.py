@@ -16,7 +16,8 @@ from joulewise.energy.meter import Meter
 from joulewise.engines import ENGINES
 from joulewise.engines.engine import Generation, Request
 from joulewise.errors import UserError
-from joulewise.ledger import load, read_ledger
+from joulewise.ledger import load
+from joulewise.ledger_lines import read_ledger
 from joulewise.runner import run
 from scripted_runs import make_plan
 

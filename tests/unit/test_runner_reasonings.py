@@ -16,8 +16,9 @@ from joulewise.decoding import Decoding
 from joulewise.energy.meter import Meter
 from joulewise.engines.engine import THINKING_SWITCH, Cut, Generation, Message, Request
 from joulewise.errors import ChoiceError, UserError
-from joulewise.ledger import load, read_ledger
+from joulewise.ledger import load
 from joulewise.ledger_columns import quick_rows
+from joulewise.ledger_lines import read_ledger
 from joulewise.plan import load_plan
 from joulewise.reasoning.reward import RewardSpec
 from joulewise.runner import run

@@ -14,7 +14,8 @@ import scripted_engine
 from joulewise.analysis.cells import CellKey
 from joulewise.analysis.precision import Precision
 from joulewise.energy.meter import Meter
-from joulewise.ledger import load, read_ledger
+from joulewise.ledger import load
+from joulewise.ledger_lines import read_ledger
 from joulewise.records import Trial
 from joulewise.runner import Progress, run
 from scripted_runs import Stop, make_plan, questions_task

@@ -13,7 +13,8 @@ from joulewise.errors import UserError
 from joulewise.judge.client import Judge, JudgeDown, JudgeRefuses
 from joulewise.judge.prompts import GUIDED, Prompts, grade, open_prompts, open_references, spoken, verdict
 from joulewise.judge.record import Call, Judgement, append, judgements_file, latest, read_judgements
-from joulewise.ledger import LEDGER, read_ledger
+from joulewise.ledger import LEDGER
+from joulewise.ledger_lines import read_ledger
 from joulewise.plan import Plan
 from joulewise.records import EnergyRecord, Trial
 from joulewise.runner import Progress

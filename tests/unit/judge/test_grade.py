@@ -17,7 +17,8 @@ from joulewise.judge.client import Judge
 from joulewise.judge.grade import judge_run
 from joulewise.judge.prompts import REFERENCES_FILE
 from joulewise.judge.record import JUDGEMENTS, judgements_file, read_judgements
-from joulewise.ledger import load, read_ledger
+from joulewise.ledger import load
+from joulewise.ledger_lines import read_ledger
 from joulewise.runner import run
 from local_judge import Answer, fails, local_judge, says
 from scripted_runs import make_plan, questions_task
