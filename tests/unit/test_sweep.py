@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -28,7 +29,8 @@ from joulewise.engines import ENGINES
 from joulewise.engines.engine import EngineInfo
 from joulewise.engines.spec import NativeSpec
 from joulewise.errors import EnvironmentFault, UserError
-from joulewise.ledger import LEDGER, load, read_ledger
+from joulewise.ledger import LEDGER, load
+from joulewise.ledger_lines import read_ledger
 from joulewise.runner import Progress, RunResult
 from planted_curve import PLANTED
 from scripted_sweep import Counter, ScriptedSweep, planted_j
@@ -283,12 +285,16 @@ def test_where_nothing_measures_it_is_said_before_the_sweep(
 
 
 def test_too_few_points_in_the_time_are_told_with_the_way_on(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        ScriptedSweep, "__init__", partialmethod(ScriptedSweep.__init__, before=lambda _: time.sleep(0.2))
-    )
-    done = command("--out", "run", "--minutes", "0.01")
+    with monkeypatch.context() as slow:
+        slow.setattr(ScriptedSweep, "__init__", partialmethod(ScriptedSweep.__init__, before=lambda _: time.sleep(0.2)))
+        done = command("--out", "a run", "--minutes", "0.01", "--prompt", "32,900", "--seed", "7")
     assert done.exit_code == 0, done.output
-    assert "a curve needs 12 or more: give it more --minutes with joulewise sweep default ... --out run" in done.output
+    told = "a curve needs 12 or more: give it more --minutes with joulewise sweep default --prompt 32,900"
+    assert told in done.output
+    copied = done.output.partition("--minutes with ")[2].partition(", or begin another")[0]
+    again = CliRunner().invoke(app, shlex.split(copied)[1:])
+    assert again.exit_code == 0, again.output
+    assert "40 points in a run" in again.output
 
 
 def test_a_dry_run_lists_points_and_seconds_and_writes_nothing(command: Any, tmp_path: Path) -> None:

@@ -207,6 +207,8 @@ def _quality_relative(sample: Sample, base: int, new: int) -> Quantity:
         return Quantity(-1.0, None, None, n, trials, "measured", "no answer is correct")
     with np.errstate(divide="ignore", invalid="ignore"):
         again = sample.again["quality"][:, new] / sample.again["quality"][:, base]
+    if not _differences(sample, base, new).any():
+        return Quantity(after / before - 1.0, None, None, n, trials, "measured", "no answer differs")
     again = again[~np.isnan(again)]
     ratio = positive_quantity(after / before, again, n_questions=n, n_trials=trials, provenance="measured")
     low, high = (None if end is None else end - 1.0 for end in (ratio.lower, ratio.upper))

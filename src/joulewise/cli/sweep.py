@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -86,7 +87,10 @@ def sweep(
         check_folder(folder, sweep_plan(spec, box, seed), resume)
         _show(spec, first_points(box, min(points, FIRST_POINTS), seed), points)
         return
-    go_on = f"joulewise sweep {model} ... --out {folder} --resume"
+    again = {"prompt": prompts, "output": outputs, "load": loads, "points": points, "seed": seed, "dtype": dtype}
+    again |= {"quantisation": quantisation, "device": device, "out": folder}
+    options = [word for name, value in again.items() for word in (f"--{name}", str(value))]
+    go_on = shlex.join(["joulewise", "sweep", model, *options, "--resume"])
     try:
         result = _sweep(spec, box, folder, points, minutes, seed, resume)
     except KeyboardInterrupt:

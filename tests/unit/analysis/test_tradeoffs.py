@@ -87,6 +87,14 @@ def test_steps_against_direct(scripted):
     assert cell(scripted.whole, "direct").against is None
 
 
+def test_where_no_answer_differs_the_relative_gain_has_no_interval():
+    """No resampling makes one differ, and that is no certainty."""
+    (one,) = found(script({"direct": ({1, 2}, 2.0, 10), "cot-9": ({1, 2}, 4.0, 10)}))
+    relative = cell(one.whole, "cot-9").against.quality_relative
+    assert (relative.value, relative.lower, relative.upper) == (0.0, None, None)
+    assert relative.reason == "no answer differs"
+
+
 def test_verdicts_hold_among_all_comparisons(scripted):
     # McNemar's of the four: 14/64 (cot), 1 (vote-1: 1 lost), 1 (vote-3), 1 (vote-5). The joules: 0, 1 (none), 0, 0.
     # Holm over 8, ascending 0 0 0 0.21875 1 1 1 1: the fourth is multiplied by 5.
