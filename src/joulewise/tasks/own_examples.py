@@ -26,7 +26,7 @@ def _rate(examples, mark):
         try:
             with contextlib.redirect_stdout(printed):
                 exec(compile(source, "<example>", "single"), globals())
-        except Exception:
+        except Exception:  # in the sandbox: whatever an answer's code raises, this example is not got right
             continue
         right += same(want, printed.getvalue())
     print(f"\\n{mark}{right}")
