@@ -225,13 +225,27 @@ def test_by_a_chat_model(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"nonsense", b"[]", b"3", b'{"score": "high"}', b'{"score": NaN}', b'{"choices": []}', b"[" * 9999, b"\xff"],
+    ("data", "model"),
+    [
+        (b'{"score": "high"}', None),
+        (b'{"score": NaN}', None),
+        (b'{"score": null}', None),
+        (b'{"choices": [{"message": {"content": "very good"}}]}', "m"),
+        (b'{"choices": [{"message": {"content": null}}]}', "m"),
+    ],
 )
-@pytest.mark.parametrize("model", [None, "m"])
 def test_a_reply_without_a_number_is_no_rating(server: Server, data: bytes, model: str | None) -> None:
     server.reply = lambda _: (200, data)
     assert RewardSpec(url=server.url, model=model).rate(TURN, "7") is None
+
+
+@pytest.mark.parametrize("data", [b"", b"<html></html>", b"[]", b"3", b'{"choices": []}', b"[" * 9999, b"\xff"])
+@pytest.mark.parametrize("model", [None, "m"])
+def test_who_does_not_answer_as_a_rater_fails_the_trial(server: Server, data: bytes, model: str | None) -> None:
+    """Else the first sample would pass for the best."""
+    server.reply = lambda _: (200, data)
+    with pytest.raises(ChoiceError, match="not as who rates does"):
+        RewardSpec(url=server.url, model=model).rate(TURN, "7")
 
 
 def test_who_is_down_fails_the_trial_alone_and_who_knows_us_not_ends_the_run(

@@ -78,27 +78,27 @@ class RewardSpec(BaseModel):
         return f"the environment variable {self.key_env} holds no key" + (" that can be one" if key else "")
 
     def rate(self, messages: Sequence[Message], answer: str) -> float | None:
-        """What an answer is worth; None where the reply holds no number.
+        """What an answer is worth; None where what is said of it is no number.
 
         Args:
             messages: what was asked.
             answer: the answer.
 
         Raises:
-            ChoiceError: the server is down, or refuses this answer.
+            ChoiceError: the server is down, refuses this answer, or replies in another form than who rates.
             UserError: a ``fault`` of the key, or a server that knows neither key nor model, or is elsewhere.
         """
         if fault := self.fault():
             raise UserError(f"{fault}: set it, for {self.where}")
         said = [{"role": m.role, "content": m.content} for m in messages]
         if self.model is None:
-            score = _field(self._post(self.url, {"messages": said, "answer": answer}), "score")
+            score = self._field(self._post(self.url, {"messages": said, "answer": answer}), "score")
             return float(score) if isinstance(score, int | float) and math.isfinite(score) else None
         conversation = "\n\n".join(f"{m.role}: {m.content}" for m in messages)
         asked = {"role": "user", "content": _RATE.format(conversation=conversation, answer=answer)}
         body = {"model": self.model, "messages": [asked], "temperature": 0.0, "max_tokens": 16}
         address = f"{self.url.rstrip('/').removesuffix('/chat/completions')}/chat/completions"
-        text = _field(self._post(address, body), "choices", 0, "message", "content")
+        text = self._field(self._post(address, body), "choices", 0, "message", "content")
         numbers = _NUMBER.findall(text) if isinstance(text, str) else []
         return float(numbers[-1]) if numbers and float(numbers[-1]) <= 100.0 else None
 
@@ -118,7 +118,22 @@ class RewardSpec(BaseModel):
             reason = getattr(error, "reason", None) or error
             raise ChoiceError(f"{self.where} cannot be reached ({reason}): no sample could be chosen") from None
         except (ValueError, RecursionError):
-            return None
+            raise self._no_rater() from None
+
+    def _field(self, reply: Any, *way: str | int) -> Any:
+        """What lies at the end of a way into a reply."""
+        try:
+            for step in way:
+                reply = reply[step]
+        except (LookupError, TypeError):
+            raise self._no_rater() from None
+        return reply
+
+    def _no_rater(self) -> ChoiceError:
+        return ChoiceError(
+            f"{self.where} answers, but not as who rates does: check the reward's url, and that it has a model if it is "
+            "a chat model's; no sample could be chosen"
+        )
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -129,13 +144,3 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 _OPENER = urllib.request.build_opener(_NoRedirects)
-
-
-def _field(value: Any, *way: str | int) -> Any:
-    """What lies at the end of a way into a reply; None where it leads nowhere."""
-    for step in way:
-        try:
-            value = value[step]
-        except (LookupError, TypeError):
-            return None
-    return value
