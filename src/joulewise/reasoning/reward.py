@@ -131,8 +131,8 @@ class RewardSpec(BaseModel):
 
     def _no_rater(self) -> ChoiceError:
         return ChoiceError(
-            f"{self.where} answers, but not as who rates does: check the reward's url, and that it has a model if it is "
-            "a chat model's; no sample could be chosen"
+            f"{self.where} answers, but not as who rates does: check the reward's url, and give its model if it is a "
+            "chat model's; no sample could be chosen"
         )
 
 
