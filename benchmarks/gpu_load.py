@@ -2,13 +2,12 @@
 
     python benchmarks/gpu_load.py     # reads orders, one JSON array a line: see ORDERS
 
-A load is a queue of *units* of about 0.2 ms: a matrix product, or as long a wait on the GPU, mixed evenly to a share of
-products. So the power is even from one millisecond to the next, without the host's help. The same units take the same
-time: on an H200 a ramp lasted equally long to within 0.3 ms, 117 times. Its counter did not tell them the same joules,
-though, which is taken for its sensor meeting now more products, now more waits (docs/measurement.md, "Five minutes of
-an H200"): judge a meter by steadier units than these.
+A load is a queue of *units* of 0.5 ms, in each of which a number of the GPU's multiprocessors multiply matrices and the
+rest do nothing. So the power is even within a millisecond, without the host's help, and goes up and down by single
+multiprocessors. All of a unit's work lies in the multiprocessors: it takes the same time however many they are, as long
+as the card is below its power limit, and what a sensor sees does not depend on when it looks.
 
-Needs torch with CUDA. Times are ``time.monotonic``, the same for all processes of a machine.
+Needs torch with CUDA, and its Triton. Times are ``time.monotonic``, the same for all processes of a machine.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ ORDERS = ("idle", "steady", "locked", "phases")
 """``["idle"]``; ``["steady"]``, until the next order; ``["locked", first_s, period_s, count, burst_s]``: so many bursts
 at set times; ``["phases", [[name, seconds], ...]]``: idle, steady, bursts, ramps one after another."""
 
-SIDE = 4096
-SHARE = 0.55
-"""Of the time at full power. On an H200 (700 W) about 550 W."""
+UNIT_S = 0.0005
+SHARE = 0.6
+"""Of the multiprocessors, at full power: fewer than all, so that the power limit changes nothing."""
 
 RAMP_S = 0.935
 """A ramp goes up, or down, in so long; no multiple of the counter's step."""
@@ -40,14 +39,14 @@ SETTLE_S = 2.0
 SEED = 1
 
 
-def mixed(shares: Sequence[float]) -> list[bool]:
-    """Which units are products, so that the share of them follows ``shares`` as evenly as can be."""
-    units, owed = [], 0.0
+def counts(shares: Sequence[float], multiprocessors: int) -> list[int]:
+    """How many multiprocessors are busy in each unit, so that their sum follows ``shares`` all the time; never none."""
+    found, owed = [], 0.0
     for share in shares:
-        owed += share
-        units.append(owed >= 0.5)
-        owed -= units[-1]
-    return units
+        owed += share * multiprocessors
+        found.append(min(multiprocessors, max(1, round(owed))))
+        owed -= found[-1]
+    return found
 
 
 class Units:
@@ -55,36 +54,34 @@ class Units:
 
     Args:
         torch: the module.
-        side: of the matrices.
     """
 
-    def __init__(self, torch: Any, side: int = SIDE) -> None:
-        self._torch = torch
-        a, b, c = (torch.randn(side, side, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-        self._multiply: Callable[[], Any] = lambda: torch.matmul(a, b, out=c)
-        self._cycles = 1_000_000
-        self._wait: Callable[[], Any] = lambda: torch.cuda._sleep(self._cycles)
-        for _ in range(500):  # kernels are chosen, and the clock goes up
-            self._multiply()
-        self.unit_s = self._seconds(self._multiply, 200)
-        self._cycles = int(self._cycles * self.unit_s / self._seconds(self._wait, 100))
+    def __init__(self, torch: Any) -> None:
+        from busy_kernel import BusyKernel
 
-    def _seconds(self, unit: Callable[[], Any], count: int) -> float:
+        self._torch, self._work = torch, BusyKernel(torch)
+        self._rounds = 1000
+        self._seconds(1000)  # the clock goes up
+        self._rounds = max(1, round(self._rounds * UNIT_S / self._seconds(200)))
+        self.unit_s = self._seconds(200)
+
+    def _seconds(self, count: int) -> float:
+        busy = round(SHARE * self._work.multiprocessors)
         start, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         for _ in range(count):
-            unit()
+            self._work(busy, self._rounds)
         end.record()
         end.synchronize()
         return float(start.elapsed_time(end)) / 1000 / count
 
     def queue(self, shares: Sequence[float]) -> Callable[[], None]:
-        """What puts units with these shares of products into the GPU's queue, at one stroke where it can."""
-        units = [self._multiply if product else self._wait for product in mixed(shares)]
+        """What puts units with these shares into the GPU's queue, at one stroke where it can."""
+        busy = counts(shares, self._work.multiprocessors)
 
         def each() -> None:
-            for unit in units:
-                unit()
+            for count in busy:
+                self._work(count, self._rounds)
 
         graph = self._torch.cuda.CUDAGraph()
         try:
@@ -275,7 +272,7 @@ def serve() -> None:
         print(json.dumps(what), flush=True)
 
     load = GpuLoad(torch, tell)
-    about = {"torch": torch.__version__, "unit_s": load._units.unit_s, "share": SHARE, "side": SIDE}
+    about = {"torch": torch.__version__, "unit_s": load._units.unit_s, "share": SHARE}
     tell(["ready", about])
     while line := sys.stdin.readline():
         order, *details = json.loads(line)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 __version__ = "fake"
 bfloat16 = "bfloat16"
-PRODUCT_S = 0.0005
+float32 = "float32"
+ROUND_S = 5e-7
 
 _free_s = 0.0
 _captured: list[Callable[[], None]] | None = None
@@ -30,8 +32,13 @@ def randn(*shape: int, **_: Any) -> tuple[int, ...]:
     return shape
 
 
-def matmul(a: Any, b: Any, out: Any) -> None:
-    _launch(PRODUCT_S)
+def empty(*shape: int, **_: Any) -> tuple[int, ...]:
+    return shape
+
+
+def work(rounds: int) -> None:
+    """What a kernel of so many rounds does, however many multiprocessors it has."""
+    _launch(rounds * ROUND_S)
 
 
 class cuda:  # noqa: N801 (the library's name)
@@ -40,8 +47,8 @@ class cuda:  # noqa: N801 (the library's name)
         return True
 
     @staticmethod
-    def _sleep(cycles: int) -> None:
-        _launch(cycles / 2e9)
+    def get_device_properties(device: int) -> Any:
+        return SimpleNamespace(multi_processor_count=132)
 
     class Event:
         def __init__(self, enable_timing: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The GPU load's process, with a fake of torch."""
+"""The GPU load's process, with fakes of torch and Triton."""
 
 from __future__ import annotations
 
@@ -10,26 +10,49 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from load_benchmark import load_benchmark
 
 gpu_load = load_benchmark("gpu_load")
 
+FAKE_TRITON = """
+import torch
+
+
+def jit(function):
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda a, out, rounds, **_: torch.work(rounds)
+
+    return Kernel()
+"""
+
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     shutil.copy(Path(__file__).parents[1] / "fake_torch.py", tmp_path / "torch.py")
+    (tmp_path / "triton").mkdir()
+    (tmp_path / "triton" / "__init__.py").write_text(FAKE_TRITON)
+    (tmp_path / "triton" / "language.py").write_text("class constexpr: pass\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     process = gpu_load.LoadProcess()
     yield process
     process.close()
 
 
-def test_units_follow_the_shares() -> None:
-    units = gpu_load.mixed([i / 1000 for i in range(1000)])
-    assert sum(units) == pytest.approx(500, abs=1)
-    assert sum(units[:100]) == pytest.approx(5, abs=1)
-    assert gpu_load.mixed([0.5] * 4) == [True, False, True, False]
+@given(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=400))
+def test_busy_multiprocessors_follow_the_shares(shares: list[float]) -> None:
+    found = gpu_load.counts(shares, 132)
+    assert all(1 <= count <= 132 for count in found)
+    for so_far, share in zip(itertools.accumulate(found), itertools.accumulate(shares), strict=True):
+        assert so_far == pytest.approx(132 * share, abs=0.5 + 1e-6)
+
+
+def test_even_units_alternate_between_the_two_nearest_numbers() -> None:
+    assert gpu_load.counts([0.5] * 4, 7) == [4, 3, 4, 3]
+    assert gpu_load.counts([0.0] * 3, 7) == [1, 1, 1]
 
 
 def test_bursts_come_when_they_are_due_and_last_as_long_as_asked(load: Any) -> None:
