@@ -60,6 +60,7 @@ def row(
         "accepted_tokens": 0,
         "accepted_per_round": [0] * output_tokens if speculates else [],
         "drafted_per_round": [5] * output_tokens if speculates else [],
+        "other_cpu_cores": 0.0,
         "polluted": False,
     } | other
     parts = list(energy)

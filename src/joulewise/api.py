@@ -47,7 +47,8 @@ def compare(
         allow_different: compare also what was not asked or run alike.
         run_to_run: standard deviation of one run to the next, relative; None takes what several runs a side show,
             else an assumption.
-        without_polluted: leave out Trials during which other processes used the CPU.
+        without_polluted: leave out Trials during which other processes used the CPU; those of which that is not known
+            stay, and are counted in a note.
 
     Returns:
         The verdict, every cell's change with its interval, and what else differs.

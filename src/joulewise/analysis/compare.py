@@ -28,6 +28,7 @@ from joulewise.analysis.differences import (
 from joulewise.analysis.intervals import Quantity
 from joulewise.analysis.log_ratio import Uncertainty, add_up, jackknife_se, spread_of_runs
 from joulewise.analysis.paired_cells import METRICS, PairedCell, choose_component, pair_cells
+from joulewise.analysis.pollution_share import pollution_share, without_polluted
 from joulewise.analysis.student import quantile
 from joulewise.energy.reading import ComponentName
 from joulewise.errors import UserError
@@ -181,7 +182,7 @@ def compare_tables(base: RunTable, new: RunTable, gate: Gate = Gate()) -> Compar
         )
     notes = [*base.warnings, *new.warnings, *_trial_notes("BASE", base, gate), *_trial_notes("NEW", new, gate)]
     if gate.without_polluted:
-        base, new = _without_polluted(base), _without_polluted(new)
+        base, new = (replace(table, arrow=without_polluted(table.arrow)) for table in (base, new))
     metric = METRICS[gate.metric]
     component = (gate.component or choose_component(base, new)) if metric.energy else None
     alike = same_cards([base, new])
@@ -405,17 +406,9 @@ def _names(table: RunTable) -> tuple[str, ...]:
     return tuple(_folder(table, name) for name in table.plans)
 
 
-def _without_polluted(table: RunTable) -> RunTable:
-    return replace(table, arrow=table.arrow.filter(pc.invert(pc.fill_null(table.arrow["polluted"], False))))
-
-
 def _trial_notes(side: str, table: RunTable, gate: Gate) -> Iterable[str]:
     rows = table.arrow.num_rows
     failed = pc.sum(pc.not_equal(table.arrow["status"], "ok")).as_py() or 0
-    polluted = pc.sum(table.arrow["polluted"]).as_py() or 0
     if failed:
         yield f"{failed:,} of {rows:,} Trials of {side} failed and are in no figure."
-    if polluted:
-        left = "left out" if gate.without_polluted else "in the figures; --without-polluted leaves them out"
-        share = f"{polluted:,} of {rows:,} Trials of {side} ({polluted / rows:.0%})"
-        yield f"{share} are polluted by other processes' CPU use: {left}."
+    yield from pollution_share(table.arrow).notes(gate.without_polluted, f"of {side}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from joulewise.analysis.cells import VANILLA, unit_codes
 from joulewise.analysis.curves import Points
+from joulewise.analysis.pollution_share import pollution_share
 from joulewise.energy.reading import ComponentName
 from joulewise.errors import UserError
 from joulewise.table import COMPONENTS, RunTable
@@ -98,8 +99,10 @@ def run_points(
         (pc.greater(pc.fill_null(rows[f"{component}_energy_j"], 0.0), 0.0), "of no joules that could be read")
     )
     wanted.append((pc.greater(pc.fill_null(rows["output_tokens"], 0), 0), "without any output token"))
+    disturbed = pollution_share(rows)
     if without_polluted:
         wanted.append((pc.invert(pc.fill_null(rows["polluted"], False)), "polluted by other processes"))
+        disturbed = replace(disturbed, polluted=0)  # told with what else is left out
     keep = np.ones(rows.num_rows, dtype=bool)
     for condition, words in wanted:
         good = np.asarray(pc.fill_null(condition, False).to_numpy(), dtype=bool)
@@ -118,6 +121,7 @@ def run_points(
     own, gain, offset = (
         np.nan_to_num(numbers(f"{component}_{name}_j")) / requests for name in ("independent", "gain", "offset")
     )
+    notes += [note.rstrip(".") for note in disturbed.notes(without_polluted)]
     notes.append(
         f"one Trial's joules are known to {np.median(own / energy) * 100:.2g} % (median; the meter's own part)"
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from joulewise.cli.named_file import named_file
-from joulewise.cli.report import STDOUT
+from joulewise.cli.report import POLLUTED_HELP, STDOUT
 from joulewise.cli.shares import share
 from joulewise.errors import EnvironmentFault, UserError
 
@@ -53,9 +53,7 @@ def compare(
         bool,
         typer.Option("--allow-different", help="Compare runs of another plan, device, driver or power limit."),
     ] = False,
-    without_polluted: Annotated[
-        bool, typer.Option("--without-polluted", help="Leave out Trials during which other processes used the CPU.")
-    ] = False,
+    without_polluted: Annotated[bool, typer.Option("--without-polluted", help=POLLUTED_HELP)] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print everything as JSON on standard output.")] = False,
     markdown: Annotated[
         str | None,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from joulewise.cli.named_file import named_file
-from joulewise.cli.report import STDOUT, write_file
+from joulewise.cli.report import POLLUTED_HELP, STDOUT, write_file
 from joulewise.errors import UserError
 
 
@@ -44,9 +44,7 @@ def curve(
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Write the curve file; - is standard output.")
     ] = None,
-    without_polluted: Annotated[
-        bool, typer.Option("--without-polluted", help="Leave out Trials during which other processes used the CPU.")
-    ] = False,
+    without_polluted: Annotated[bool, typer.Option("--without-polluted", help=POLLUTED_HELP)] = False,
 ) -> None:
     """Fit joules as a function of prompt tokens, output tokens and load, and tell how far to trust it.
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from joulewise.cli.named_file import named_file
-from joulewise.cli.report import STDOUT, write_file
+from joulewise.cli.report import POLLUTED_HELP, STDOUT, write_file
 from joulewise.errors import UserError
 
 
@@ -25,7 +25,7 @@ def explain(
     json_output: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
     without_polluted: Annotated[
         bool,
-        typer.Option("--without-polluted", help="Leave out Trials during which other processes used the CPU."),
+        typer.Option("--without-polluted", help=POLLUTED_HELP),
     ] = False,
 ) -> None:
     """Tell why a decoding saves time or energy or not: what it needs, what it reaches, what would have to change.

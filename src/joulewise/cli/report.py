@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 SEVERAL = "joulewise-report.html"
 """The page's name, in the current folder, where it is about several runs."""
 
+POLLUTED_HELP = (
+    "Leave out Trials during which other processes used the CPU; those of which that is not known stay, and are told."
+)
+
 STDOUT = Path("-")
 """A FILE that stands for standard output."""
 
@@ -71,7 +75,7 @@ def report(
     ] = None,
     without_polluted: Annotated[
         bool,
-        typer.Option("--without-polluted", help="Leave out Trials during which other processes used the CPU."),
+        typer.Option("--without-polluted", help=POLLUTED_HELP),
     ] = False,
 ) -> None:
     """Show what runs cost: savings, joules per token and answer, drafts; as tables and as a page to forward.

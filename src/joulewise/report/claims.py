@@ -34,6 +34,7 @@ class ClaimWords:
         run: the run's numbers.
         published: the paper's, with their reliability.
         needs: what would decide it; None where it is decided.
+        caveat: why the run's numbers may be wrong; None where nothing says so.
     """
 
     statement: str
@@ -41,10 +42,11 @@ class ClaimWords:
     run: str
     published: str
     needs: str | None
+    caveat: str | None = None
 
 
-def claim_words(claims: Sequence[Claim]) -> list[ClaimWords]:
-    """The claims that a run touches."""
+def claim_words(claims: Sequence[Claim], caveat: str | None = None) -> list[ClaimWords]:
+    """The claims that a run touches, each with what stands against trusting the run."""
     return [
         ClaimWords(
             f"({claim.letter}) {claim.published.statement}",
@@ -52,6 +54,7 @@ def claim_words(claims: Sequence[Claim]) -> list[ClaimWords]:
             _run(claim),
             f"{claim.published.paper}: {claim.published.figures} ({claim.published.reliability}).",
             _needs(claim) if claim.verdict == "cannot tell" else None,
+            caveat,
         )
         for claim in claims
         if claim.verdict is not None
@@ -61,7 +64,8 @@ def claim_words(claims: Sequence[Claim]) -> list[ClaimWords]:
 def lines(words: ClaimWords) -> list[str]:
     """What stands under a claim's statement and verdict, line by line."""
     needs = [f"To decide it: {words.needs}"] if words.needs else []
-    return [f"This run: {words.run}", f"Published, {words.published}", *needs]
+    caveat = [f"Caveat: {words.caveat}"] if words.caveat else []
+    return [f"This run: {words.run}", *caveat, f"Published, {words.published}", *needs]
 
 
 def not_touched(claims: Sequence[Claim]) -> str | None:

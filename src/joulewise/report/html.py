@@ -27,6 +27,7 @@ from joulewise.report.summary import Section, Summary, sections
 from joulewise.report.text import (
     COMPONENT_NAMES,
     HOW_TO_READ,
+    claims_caveat,
     figure,
     headlines,
     nothing_to_show,
@@ -206,7 +207,7 @@ def _run_view(run: RunFacts, summary: Summary, trials: Sequence[TrialBlock], num
         [curve_words.why_none(one) for one in none],
         bool(none) or any(one.curve.held_out.by == "point" for one in curves),
         curve_words.operating_grids(curves),
-        claim_words.claim_words(claims),
+        claim_words.claim_words(claims, claims_caveat(run, summary)),
         claim_words.not_touched(claims),
     )
 

@@ -14,7 +14,15 @@ from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
 from joulewise.report.markdown import MODELLED, has_modelled, words
 from joulewise.report.summary import Summary, sections
-from joulewise.report.text import gain_note, headlines, nothing_to_show, run_lines, trial_notes, trust_notes
+from joulewise.report.text import (
+    claims_caveat,
+    gain_note,
+    headlines,
+    nothing_to_show,
+    run_lines,
+    trial_notes,
+    trust_notes,
+)
 from joulewise.report.tradeoffs import findings, tradeoff_grids
 from joulewise.report.tradeoffs import notes as tradeoff_notes
 
@@ -102,7 +110,7 @@ def _lines(summary: Summary) -> Iterator[str]:
             gain = gain_note(run) if grid.absolute else None
             yield from _table(grid, f"run {run.name}", str(number), [*grid.notes, *([gain] if gain else [])])
         found_claims = [one for one in summary.claims if one.run == run.name]
-        for claim in claim_words.claim_words(found_claims):
+        for claim in claim_words.claim_words(found_claims, claims_caveat(run, summary)):
             for line in (f"{claim.statement}: {claim.verdict}", *claim_words.lines(claim)):
                 yield from _comment(line)
         others, claimed = claim_words.not_touched(found_claims), claim_words.claim_grid(found_claims)

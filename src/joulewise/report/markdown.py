@@ -14,7 +14,16 @@ from joulewise.report.explain import explain_grids, sentences
 from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
 from joulewise.report.summary import Summary, sections
-from joulewise.report.text import HOW_TO_READ, headlines, nothing_to_show, run_lines, trial_notes, trust_notes
+from joulewise.report.text import (
+    HOW_TO_READ,
+    claims_caveat,
+    explanation_notes,
+    headlines,
+    nothing_to_show,
+    run_lines,
+    trial_notes,
+    trust_notes,
+)
 from joulewise.report.tradeoffs import TITLE, findings, tradeoff_grids
 from joulewise.report.tradeoffs import notes as tradeoff_notes
 
@@ -73,7 +82,9 @@ def _lines(summary: Summary) -> Iterator[str]:
                     yield from ("", MODELLED)
         yield from _tradeoff_lines([tradeoff for tradeoff in summary.tradeoffs if tradeoff.run == run.name])
         yield from _curve_lines([one for one in summary.curves if one.run == run.name])
-        yield from _claim_lines([claim for claim in summary.claims if claim.run == run.name])
+        yield from _claim_lines(
+            [claim for claim in summary.claims if claim.run == run.name], claims_caveat(run, summary)
+        )
     for warning in summary.warnings:
         yield from ("", f"> {_escaped(warning)}")
     yield from ("", "---", "", _escaped(HOW_TO_READ), "")
@@ -111,8 +122,8 @@ def _curve_lines(found: Sequence[OperatingCurve | NoCurve]) -> Iterator[str]:
         yield from _table(grid)
 
 
-def _claim_lines(found: Sequence[Claim]) -> Iterator[str]:
-    touched = claim_words.claim_words(found)
+def _claim_lines(found: Sequence[Claim], caveat: str | None) -> Iterator[str]:
+    touched = claim_words.claim_words(found, caveat)
     if not touched:
         return
     yield from ("", f"### {_escaped(claim_words.TITLE)}", "")
@@ -128,8 +139,7 @@ def _explanation_lines(summary: Summary) -> Iterator[str]:
     yield "# Why it pays or not"
     for run in summary.runs:
         yield from ("", f"## Run {_escaped(run.name)}")
-        nothing = nothing_to_show(run, summary)
-        for note in (*trust_notes(run), *([nothing] if nothing else [])):
+        for note in explanation_notes(run, summary):
             yield from ("", f"> {_escaped(note)}")
         for section in sections(summary):
             if section.run == run.name:

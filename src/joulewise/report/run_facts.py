@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from joulewise.analysis.cells import natural_order
 from joulewise.analysis.intervals import joint_provenance
 from joulewise.analysis.per_token import COMPONENTS
+from joulewise.analysis.pollution_share import PollutionShare, pollution_share
 from joulewise.energy.calibration import gain_words
 from joulewise.energy.reading import ComponentName, Provenance
 from joulewise.table import RunTable
@@ -102,7 +103,7 @@ class RunFacts:
         planned: number of Trials that the plan asks for (within ``--limit``); None if not recorded.
         trials, ok, failed: how many there are.
         polluted: ok Trials during which other processes used the CPU above the plan's limit.
-        pollution_unknown: ok Trials for which that is not known.
+        pollution_unknown: ok Trials for which that is not known; they count as clean.
         errors: why Trials failed and how many did, the most frequent first.
     """
 
@@ -134,6 +135,11 @@ class RunFacts:
         return next(origin for origin in self.origins if origin.component == component)
 
     @property
+    def pollution(self) -> PollutionShare:
+        """How many Trials other processes disturbed."""
+        return PollutionShare(self.ok, self.polluted, self.pollution_unknown)
+
+    @property
     def modelled(self) -> tuple[ComponentName, ...]:
         """The components (the total apart) that are modelled."""
         return tuple(o.component for o in self.origins if o.provenance == "modelled" and o.component != "total")
@@ -145,6 +151,7 @@ def run_facts(name: str, table: RunTable) -> RunFacts:
     rows = rows.filter(rows["probe_of"].is_null())
     ok = rows.filter(pc.equal(rows["status"], "ok"))
     failed = rows.filter(pc.not_equal(rows["status"], "ok"))
+    disturbed = pollution_share(rows)
     errors = Counter(error or "no reason recorded" for error in failed["error"].to_pylist())
     plan, environment = table.plans.get(name, {}), table.environments.get(name, {})
     machine, git = _mapping(environment.get("machine")), _mapping(environment.get("git"))
@@ -172,8 +179,8 @@ def run_facts(name: str, table: RunTable) -> RunFacts:
         trials=rows.num_rows,
         ok=ok.num_rows,
         failed=failed.num_rows,
-        polluted=pc.sum(ok["polluted"]).as_py() or 0,
-        pollution_unknown=ok["other_cpu_cores"].null_count,
+        polluted=disturbed.polluted,
+        pollution_unknown=disturbed.unknown,
         errors=tuple(sorted(errors.items(), key=lambda item: (-item[1], item[0]))),
     )
 

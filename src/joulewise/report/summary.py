@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import pyarrow.compute as pc
-
 from joulewise import __version__
 from joulewise.analysis.acceptance import Acceptance, acceptances
 from joulewise.analysis.carbon import CellCarbon, carbon, intensities
@@ -20,6 +18,7 @@ from joulewise.analysis.pass_at_k import KS, PassAtK, passes
 from joulewise.analysis.per_token import CellCost, costs
 from joulewise.analysis.phase_energy import PhaseEnergy, phase_energies
 from joulewise.analysis.phases import PhaseShares, phase_shares
+from joulewise.analysis.pollution_share import without_polluted as leave_out_polluted
 from joulewise.analysis.precision import Precision, precision
 from joulewise.analysis.savings import Saving, savings
 from joulewise.analysis.tradeoffs import NO_WISHES, Tradeoff, Wishes, tradeoffs
@@ -86,7 +85,7 @@ def cells_of(table: RunTable, *, without_polluted: bool = False) -> tuple[Cell, 
     """The cells that a report is about, by run as they were read; ``without_polluted`` leaves out polluted Trials."""
     arrow = table.arrow
     if without_polluted:
-        arrow = arrow.filter(pc.invert(pc.fill_null(arrow["polluted"], False)))
+        arrow = leave_out_polluted(arrow)
     places = {run: place for place, run in enumerate(_run_names(table))}
     return tuple(sorted(split(RunTable(arrow)), key=lambda cell: places[cell.key.run]))
 

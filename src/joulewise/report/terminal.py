@@ -18,7 +18,18 @@ from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
 from joulewise.report.run_facts import RunFacts
 from joulewise.report.summary import Summary, sections
-from joulewise.report.text import HOW_TO_READ, headlines, nothing_to_show, results, run_lines, trial_notes, trust_notes
+from joulewise.report.text import (
+    HOW_TO_READ,
+    claims_caveat,
+    doubtful,
+    explanation_notes,
+    headlines,
+    nothing_to_show,
+    results,
+    run_lines,
+    trial_notes,
+    trust_notes,
+)
 from joulewise.report.tradeoffs import TITLE, findings, tradeoff_grids
 from joulewise.report.tradeoffs import notes as tradeoff_notes
 
@@ -81,13 +92,9 @@ def print_result(summary: Summary, file: IO[str] | None = None) -> None:
     for tradeoff in summary.tradeoffs:
         console.print()
         console.print(Text(f"Result, {tradeoff.task}: {' '.join(findings(tradeoff))}"))
-    for run in summary.runs if (found or summary.tradeoffs) and not summary.without_polluted else ():
-        if run.polluted > run.ok / 2:
-            _note(
-                console,
-                f"Other processes used the CPU during {run.polluted:,} of {run.ok:,} Trials: the times, and all that "
-                "follows from them, may be theirs. Run it again on a quiet machine.",
-            )
+    for run in summary.runs if found or summary.tradeoffs else ():
+        if (doubt := doubtful(run, summary)) is not None:
+            _note(console, doubt)
 
 
 def print_explanation(summary: Summary, file: IO[str] | None = None) -> None:
@@ -100,7 +107,7 @@ def print_explanation(summary: Summary, file: IO[str] | None = None) -> None:
     console = _console(file)
     for run in summary.runs:
         console.rule(Text(f"Run {run.name}", style="bold"), align="left", style="dim")
-        for note in (*trust_notes(run), *(n for n in [nothing_to_show(run, summary)] if n)):
+        for note in explanation_notes(run, summary):
             _note(console, note)
         for section in sections(summary):
             if section.run == run.name:
@@ -160,7 +167,7 @@ def _print_curves(console: Console, run: RunFacts, summary: Summary) -> None:
 
 def _print_claims(console: Console, run: RunFacts, summary: Summary) -> None:
     found = [claim for claim in summary.claims if claim.run == run.name]
-    touched = claim_words.claim_words(found)
+    touched = claim_words.claim_words(found, claims_caveat(run, summary))
     if not touched:
         return
     console.print()

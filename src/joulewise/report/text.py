@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from joulewise.analysis.intervals import Quantity
+from joulewise.analysis.pollution_share import PollutionShare
 from joulewise.analysis.precision import Precision
 from joulewise.analysis.savings import Gamma, Saving
 from joulewise.energy.crosscheck import LIMIT
@@ -87,6 +88,8 @@ def run_lines(run: RunFacts) -> list[tuple[str, str]]:
     """What was run, on what, and where its joules come from: name and words, line by line."""
     planned = "" if run.planned is None or run.planned <= run.trials else f" of {run.planned:,} planned"
     trials = f"{run.trials:,}{planned}: {run.ok:,} ok, {run.failed:,} failed, {run.polluted:,} polluted"
+    if run.pollution_unknown:
+        trials += f", {run.pollution_unknown:,} of unknown pollution"
     lines = [
         ("Plan", run.description or run.plan),
         ("Started", _moment(run.started_at)),
@@ -270,6 +273,52 @@ def nothing_to_show(run: RunFacts, summary: Summary) -> str | None:
     return None
 
 
+def explanation_notes(run: RunFacts, summary: Summary) -> list[str]:
+    """What to know before the explanations of a run: how far to trust it, and why there are none."""
+    nothing = nothing_to_show(run, summary)
+    return [*trust_notes(run), *run.pollution.notes(summary.without_polluted), *([nothing] if nothing else [])]
+
+
+def doubtful(run: RunFacts, summary: Summary) -> str | None:
+    """That not even half of what stands in a run's figures is known to be undisturbed; None where it is."""
+    share = _in_figures(run, summary)
+    if not share.doubtful:
+        return None
+    if not share.polluted:
+        return (
+            f"Whether other processes used the CPU is not known for {share.unknown:,} of {share.trials:,} Trials: of "
+            "Trials under 0.2 s it cannot be told, and longer answers let it be told."
+        )
+    more = f" (and for {share.unknown:,} more that is not known)" if share.unknown else ""
+    return (
+        f"Other processes used the CPU during {share.polluted:,} of {share.trials:,} Trials{more}: the times, and all "
+        "that follows from them, may be theirs. Run it again on a quiet machine."
+    )
+
+
+def claims_caveat(run: RunFacts, summary: Summary) -> str | None:
+    """What stands beside every claim that is drawn from polluted Trials; None where none is."""
+    share = _in_figures(run, summary)
+    if not share.polluted and not share.doubtful:
+        return None
+    told = [
+        *([f"{share.polluted:,} are polluted by other processes' CPU use"] if share.polluted else []),
+        *([f"of {share.unknown:,} that is not known"] if share.unknown else []),
+    ]
+    if not share.polluted:
+        told = [f"of {share.unknown:,} it is not known whether other processes used the CPU"]
+    return (
+        f"of this run's {share.trials:,} Trials {listed(told)}, and seconds, shares of them and joules may be theirs."
+    )
+
+
+def _in_figures(run: RunFacts, summary: Summary) -> PollutionShare:
+    """The pollution of the Trials that stand in the figures."""
+    if summary.without_polluted:
+        return PollutionShare(run.ok - run.polluted, 0, run.pollution_unknown)
+    return run.pollution
+
+
 def trust_notes(run: RunFacts) -> list[str]:
     """What a reader must know before trusting a run's joules."""
     notes = []
@@ -333,18 +382,7 @@ def trial_notes(run: RunFacts, summary: Summary) -> list[str]:
     repeated = [p for p in summary.precision if p.key.run == run.name]
     if run.target is not None and repeated:
         notes.append(_target_note(run.target, repeated))
-    if run.polluted:
-        share = figure(100 * run.polluted / run.ok)
-        left = (
-            "left out of all figures"
-            if summary.without_polluted
-            else "in the figures; --without-polluted leaves them out"
-        )
-        notes.append(
-            f"{run.polluted:,} of {run.ok:,} Trials ({share} %) are polluted by other processes' CPU use: {left}."
-        )
-    if run.pollution_unknown:
-        notes.append(f"For {run.pollution_unknown:,} of {run.ok:,} Trials other processes' CPU use is not known.")
+    notes += run.pollution.notes(summary.without_polluted)
     found = [verdicts for verdicts in summary.lossless if verdicts.key.run == run.name]
     identical, tie, different = (sum(getattr(v, name) for v in found) for name in ("identical", "tie", "different"))
     if checked := identical + tie + different:

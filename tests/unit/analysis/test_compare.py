@@ -256,10 +256,19 @@ def test_polluted_trials_are_told_and_can_be_left_out():
         return values | ({"polluted": True, "energy": [part("gpu", 1e6)]} if i < 5 else {})
 
     base, new = side(), side(change=dirty, seed=1)
-    assert any("10 of 100 Trials of NEW (10%) are polluted" in note for note in compare(base, new).notes)
+    assert any("10 of 100 Trials of NEW (10 %) are polluted" in note for note in compare(base, new).notes)
     clean = compare(base, new, without_polluted=True)
     assert clean.verdict == "passed"
     assert clean.cells[0].ratio.n_questions == 45
+
+
+def test_trials_of_unknown_pollution_are_kept_and_told():
+    new = side(change=lambda values, i: values | ({"other_cpu_cores": None} if i < 5 else {}), seed=1)
+    found = compare(side(), new, without_polluted=True)
+    assert found.cells[0].ratio.n_questions == 50
+    assert [note for note in found.notes if "not known" in note] == [
+        "For 10 of 100 Trials of NEW other processes' CPU use is not known: in the figures all the same."
+    ]
 
 
 def test_nothing_unpolluted_is_told_as_such():

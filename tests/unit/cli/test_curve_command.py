@@ -151,6 +151,19 @@ def test_votes_pollution_and_empty_answers_are_left_out_and_told() -> None:
         run_points(run_of(rows(generation_count=3)))
 
 
+def test_pollution_is_told_where_nothing_is_left_out() -> None:
+    found = rows()
+    found[0]["polluted"], found[1]["other_cpu_cores"] = True, None
+    told = run_points(run_of(found)).notes
+    assert told[0].startswith("1 of 40 Trials (2.5 %) are polluted")
+    assert told[1] == (
+        "For 1 of 40 Trials other processes' CPU use is not known: in the figures, also with --without-polluted"
+    )
+    assert any(
+        "not known: in the figures all the same" in n for n in run_points(run_of(found), without_polluted=True).notes
+    )
+
+
 def test_a_run_without_successes_is_refused() -> None:
     with pytest.raises(UserError, match="no successful Trial"):
         run_points(run_of(rows(status="failed")))

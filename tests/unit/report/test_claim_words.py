@@ -45,6 +45,18 @@ def test_a_claim_with_its_numbers_and_the_papers_beside(speculation):
     assert published.endswith("(well attested).")
 
 
+def test_every_claim_of_a_polluted_run_has_a_caveat(speculation):
+    run, touched = speculation.runs[0], len(claim_words(speculation.claims))
+    caveat = (
+        f"Caveat: of this run's {run.ok} Trials {run.polluted} are polluted by other processes' CPU use, and seconds"
+    )
+    assert touched
+    assert " ".join(printed(speculation).split()).count(caveat) == touched
+    assert markdown.render(speculation).count(caveat) == touched
+    assert html.render(speculation).replace("&#39;", "'").count(caveat) == touched
+    assert "Caveat" not in printed(summarise(sample_run(40), without_polluted=True))
+
+
 def test_changes_are_told_with_their_sign_and_interval(thinking):
     told = words(thinking, "i") if any(c.letter == "i" and c.verdict for c in thinking.claims) else None
     assert told is None  # the sample's engines do not say how large they are

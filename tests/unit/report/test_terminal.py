@@ -5,7 +5,7 @@ import io
 import pytest
 
 from joulewise.report.summary import summarise
-from joulewise.report.terminal import print_result, print_summary
+from joulewise.report.terminal import print_explanation, print_result, print_summary
 from sample_run import sample_run
 from synthetic_table import part, row, table
 
@@ -102,6 +102,36 @@ def test_the_result_says_that_most_of_it_was_disturbed(polluted: int, told: bool
     out = io.StringIO()
     print_result(summarise(table(rows)), out)
     assert (f"used the CPU during {polluted} of 8 Trials" in " ".join(out.getvalue().split())) == told
+
+
+@pytest.mark.parametrize(
+    ("polluted", "unknown", "without", "words"),
+    [
+        (2, 4, False, "used the CPU during 2 of 8 Trials (and for 4 more that is not known)"),
+        (0, 6, False, "not known for 6 of 8 Trials"),
+        (4, 4, True, "not known for 4 of 4 Trials"),
+        (1, 3, False, None),
+        (5, 1, True, None),
+    ],
+)
+def test_what_is_not_known_to_be_quiet_counts_as_doubt(polluted: int, unknown: int, without: bool, words: str | None):
+    kinds = [{"polluted": True}] * polluted + [{"other_cpu_cores": None}] * unknown + [{}] * (8 - polluted - unknown)
+    names = [(d, f"q{i}") for i in range(4) for d in ("vanilla", "coga-5")]
+    rows = [row(d, q, energy=[part("gpu", 1.0)], **kind) for (d, q), kind in zip(names, kinds, strict=True)]
+    out = io.StringIO()
+    print_result(summarise(table(rows), without_polluted=without), out)
+    said = " ".join(out.getvalue().split())
+    assert (words in said) if words else ("CPU" not in said)
+
+
+def test_an_explanation_says_what_was_disturbed():
+    rows = [row(d, f"q{i}", polluted=i == 0) for i in range(4) for d in ("vanilla", "coga-5")]
+    rows[-1]["other_cpu_cores"] = None
+    out = io.StringIO()
+    print_explanation(summarise(table(rows), without_polluted=True), out)
+    said = " ".join(out.getvalue().split())
+    assert "2 of 8 Trials (25 %) are polluted by other processes' CPU use: left out of all figures." in said
+    assert "For 1 of 8 Trials other processes' CPU use is not known: in the figures all the same." in said
 
 
 def test_the_result_names_the_engine_where_there_are_several():
