@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import SafetensorError
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from typer.testing import CliRunner, Result
 
 import tiny_models
@@ -236,18 +236,26 @@ def test_a_full_disk_while_training_is_one_sentence_and_loses_nothing(
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_a_full_disk_under_a_drafts_weights_is_one_sentence(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("writer", "fault"),
+    [
+        (PreTrainedModel, SafetensorError("I/O error: No space left on device (os error 28)")),
+        (PreTrainedTokenizerBase, Exception("No space left on device (os error 28)")),
+    ],
+)
+def test_a_full_disk_under_a_drafts_files_is_one_sentence(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: type, fault: Exception
 ) -> None:
     def full(*_: object, **__: object) -> None:
-        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        raise fault
 
     steps = ("train", "target", "--kind", "draft", "--data", "data", "--epochs", "1", "--out", str(tmp_path / "out"))
     with monkeypatch.context() as patched:
-        patched.setattr(PreTrainedModel, "save_pretrained", full)
+        patched.setattr(writer, "save_pretrained", full)
         done = heads(place, *steps)
     assert isinstance(done.exception, EnvironmentFault)
-    assert f"{tmp_path / 'out'} cannot be written (Error while serializing: I/O error: No space" in str(done.exception)
+    assert f"{tmp_path / 'out'} cannot be written ({fault}): make room there" in str(done.exception)
+    assert not list((tmp_path / "out").glob(".draft.*"))
     done = heads(place, *steps)
     assert done.exit_code == 0, done.output
     assert "going on from step" in done.output

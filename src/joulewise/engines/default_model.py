@@ -88,6 +88,7 @@ def _convert(gguf: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     from joulewise.engines.transformers.loading import quiet
+    from joulewise.engines.transformers.saving import save_folder
 
     # The converter draws a progress bar that nothing else turns off.
     with quiet(), redirect_stderr(StringIO()):
@@ -104,8 +105,7 @@ def _convert(gguf: Path, folder: Path) -> None:
         model.generation_config = GenerationConfig(
             bos_token_id=tokenizer.bos_token_id, eos_token_id=end, pad_token_id=tokenizer.pad_token_id
         )
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        save_folder(model, tokenizer, folder)
 
 
 def _move(scratch: Path, folder: Path) -> None:

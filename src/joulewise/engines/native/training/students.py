@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from safetensors import SafetensorError
 from safetensors.torch import save
 from torch import Tensor, nn
 
@@ -28,6 +27,7 @@ from joulewise.engines.native.training.files import cannot_write, write_json, wr
 from joulewise.engines.native.training.losses import Outcome, draft_loss, eagle_loss, medusa_loss
 from joulewise.engines.transformers.drafts import SHARES
 from joulewise.engines.transformers.loading import Loaded, quiet
+from joulewise.engines.transformers.saving import save_folder
 from joulewise.errors import UserError
 
 Kind = Literal["medusa", "eagle2", "eagle3", "draft"]
@@ -301,9 +301,8 @@ def _publish_draft(model: Any, target: DecoderModel, lends: bool, folder: Path) 
     whole.generation_config = GenerationConfig(eos_token_id=ends, **target.loaded.special)
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".draft.") as scratch, quiet():
-            target.loaded.tokenizer.save_pretrained(scratch)
-            whole.save_pretrained(scratch)
+            save_folder(whole, target.loaded.tokenizer, Path(scratch))
             for file in sorted(Path(scratch).iterdir(), key=lambda file: file.suffix == ".safetensors"):
                 write_whole(folder / file.name, file.rename)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise cannot_write(folder, error) from error
