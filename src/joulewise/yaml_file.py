@@ -18,6 +18,14 @@ Path_ = tuple[str | int, ...]
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """The pattern of names that become parts of labels and file names."""
+VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+"""The pattern of names of environment variables, which hold what must stand in no file."""
+
+_PATTERNS = {
+    NAME: "must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit",
+    VARIABLE: "must be the name of an environment variable, not what it holds: letters, digits and '_', no digit first",
+}
+"""What must match, in words; a choice such as ``^(a|b)$`` needs none. A value that is no VARIABLE is never shown."""
 
 _KINDS = {
     ("tuple_type", "list_type"): "must be a list, such as [a, b]",
@@ -149,7 +157,7 @@ def _explain(error: ErrorDetails, data: Any, lines: dict[Path_, int], name: str,
         tags = [t.strip(" '") for t in str(context.get("expected_tags", "")).split(",")]
         return f"{where}: unknown kind {context.get('tag')!r}{suggest(str(context.get('tag')), tags)}"
     message = in_words(error)
-    value = error["input"]
+    value = None if error.get("ctx", {}).get("pattern") == VARIABLE else error["input"]
     shown = f" (found {value!r})" if isinstance(value, (str, int, float, bool)) and repr(value) not in message else ""
     return f"{where}: {message}{shown}"
 
@@ -160,8 +168,8 @@ def in_words(error: ErrorDetails) -> str:
         return _WORDS[error["type"]]
     if error["type"] == "string_pattern_mismatch":
         pattern = str(error.get("ctx", {}).get("pattern"))
-        if pattern == NAME:
-            return "must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit"
+        if pattern in _PATTERNS:
+            return _PATTERNS[pattern]
         if pattern.startswith("^(") and pattern.endswith(")$"):
             *most, last = pattern[2:-2].replace(r"\d+", "N").split("|")
             return f"must be {', '.join(most)} or {last}"

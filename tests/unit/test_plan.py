@@ -2,15 +2,20 @@
 
 import contextlib
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import Field, TypeAdapter, ValidationError
 
 from joulewise.errors import UserError
 from joulewise.plan import Plan, load_plan
-from joulewise.yaml_file import parse_yaml
+from joulewise.tasks.custom import CustomTask
+from joulewise.yaml_file import in_words, parse_yaml
 
 GOOD = """\
 name: demo
@@ -109,6 +114,34 @@ def test_faults_name_line_and_field_and_the_way_out(old: str, new: str, line: in
     message = refused(GOOD.replace(old, new))
     assert words in message
     assert f"plan.yaml:{line}: " in message
+
+
+def test_a_key_in_place_of_its_variables_name_is_told_in_words_and_never_shown() -> None:
+    reward = "{url: 'http://localhost:8000/v1', key_env: sk-123}"
+    message = refused(GOOD + f"reasonings: [{{kind: best_of, by: reward, reward: {reward}}}]\n")
+    assert "key_env: must be the name of an environment variable, not what it holds" in message
+    assert "sk-123" not in message
+
+
+def test_no_pattern_is_told_as_a_regular_expression() -> None:
+    def patterns(node: object) -> Iterator[str]:
+        if isinstance(node, dict):
+            yield from (p for p in [node.get("pattern")] if isinstance(p, str))
+            node = list(node.values())
+        for part in node if isinstance(node, list) else []:
+            yield from patterns(part)
+
+    def refusal(text: str, pattern: str) -> ValidationError:
+        with pytest.raises(ValidationError) as caught:
+            TypeAdapter(Annotated[str, Field(pattern=pattern)]).validate_python(text)
+        return caught.value
+
+    found = {p for model in (Plan, CustomTask) for p in patterns(model.model_json_schema())}
+    assert len(found) > 3
+    for pattern in found:
+        (error,) = refusal("", pattern).errors()
+        assert re.match(r"must .*[a-zN]$", in_words(error)), pattern
+        assert not re.search(r"[\\^$|*+]", in_words(error)), pattern
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from joulewise.errors import UserError
 from joulewise.plan import Plan
 from joulewise.table import COMPONENTS, RunTable
+from joulewise.yaml_file import in_words
 
 _PARTS = ("engines", "decodings", "reasonings", "tasks")
 _ASIDE = {"name", "description", "idle_baseline_s", "target", "pollution", "exclude", *_PARTS}
@@ -127,7 +128,9 @@ def _plan(name: str, data: Mapping[str, Any]) -> Plan:
     try:
         return Plan.model_validate(data)
     except ValidationError as error:
-        raise UserError(f"{name}: its plan cannot be read ({error.errors()[0]['msg']}); restore plan.yaml") from error
+        raise UserError(
+            f"{name}: its plan cannot be read ({in_words(error.errors()[0])}); restore plan.yaml"
+        ) from error
 
 
 def _plan_facts(name: str, data: Mapping[str, Any]) -> dict[str, tuple[str, bool]]:

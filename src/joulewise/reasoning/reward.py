@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from joulewise.engines.engine import Message
 from joulewise.errors import ChoiceError, UserError
+from joulewise.yaml_file import VARIABLE
 
 _MOST_BYTES = 1_000_000
 _NUMBER = re.compile(r"(?<![\w.-])\d{1,3}(?:\.\d+)?(?![\w.]*\d)")
@@ -52,7 +53,7 @@ class RewardSpec(BaseModel):
 
     url: str
     model: str | None = None
-    key_env: str | None = Field(None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    key_env: str | None = Field(None, pattern=VARIABLE)
     timeout_s: float = Field(60.0, gt=0.0, allow_inf_nan=False)
 
     @field_validator("url")
