@@ -327,6 +327,41 @@ def test_wrong_input_is_told(place: Path, arguments: tuple[str, ...], fault: str
     assert fault in str(result.exception)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (("train", "--kind", "draft", "--data", "data", "--draft-layers", "99"), "--draft-layers 99 is not possible"),
+        (("train", "--kind", "draft", "--draft-layers", "9"), "target has 8 layers"),
+        (("train", "--kind", "medusa", "--data", "data", "--device", "cuda:99"), "cuda:99"),
+        (("data", "--max-new-tokens", "96"), "has 96 positions for a prompt and its answer"),
+    ],
+)
+def test_what_cannot_be_made_leaves_no_folder(
+    place: Path, tmp_path: Path, arguments: tuple[str, ...], fault: str
+) -> None:
+    result = heads(place, arguments[0], "target", *arguments[1:], "--out", str(tmp_path / "new" / "out"))
+    assert result.exit_code != 0
+    assert fault in f"{result.exception} {result.output}"
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("file", "fault"), [("none/checked.json", "there is no folder"), ("", "is a folder")])
+def test_a_place_for_the_figures_is_looked_for_before_the_check(
+    place: Path, tmp_path: Path, file: str, fault: str
+) -> None:
+    result = heads(place, "check", "first-layers:8", "no-such-target", "--data", "data", "--json", str(tmp_path / file))
+    assert isinstance(result.exception, UserError)
+    assert fault in str(result.exception)
+
+
+def test_short_contexts_get_short_answers(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    train = ("train", "target", "--kind", "medusa", "--out", str(out), "--tokens", "60", "--epochs", "1")
+    done = heads(place, *train)
+    assert done.exit_code == 0, done.output
+    assert json.loads((out / "recipe.json").read_text())["finished"] is True
+
+
 @pytest.mark.parametrize("arguments", [("data",), ("train", "--kind", "draft")])
 def test_a_seed_below_0_is_refused(place: Path, arguments: tuple[str, ...]) -> None:
     command, *more = arguments

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -22,6 +23,7 @@ Kind = Literal["medusa", "eagle2", "eagle3", "draft"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 
 TOKENS = 2_000_000
+ANSWER_TOKENS = 384
 
 heads = typer.Typer(
     help="Train draft heads and small draft models for a target, and check them.",
@@ -92,7 +94,7 @@ def data(
     ] = None,
     tokens: Tokens = TOKENS,
     minutes: Minutes = None,
-    max_new_tokens: MaxNewTokens = 384,
+    max_new_tokens: MaxNewTokens = ANSWER_TOKENS,
     batch: Annotated[
         int | None,
         typer.Option("--batch", min=1, metavar="N", help="Texts at once. Default: 1024 on a GPU, 16 on a CPU."),
@@ -120,23 +122,25 @@ def _write(
     exclude: Path | None,
     tokens: int,
     minutes: float | None,
-    max_new_tokens: int,
+    max_new_tokens: int | None,
     batch: int | None,
     seed: int,
     device: str,
     dtype: DType,
     started_s: float,
+    require: Callable[[Loaded], None] = lambda _: None,
 ) -> bool:
-    """Write texts; whether there are enough."""
+    """Write texts; whether there are enough. ``require`` is asked before anything is written."""
     from joulewise.engines.native.training.files import alone_in
     from joulewise.engines.native.training.write import Writing, read_prompts, write_texts
 
     given = read_prompts(prompts) if prompts else []
     taboo = read_prompts(exclude) if exclude else []
     loaded = _load(target, dtype, device)
+    require(loaded)
     how = Writing(
         tokens=tokens,
-        max_new_tokens=max_new_tokens,
+        max_new_tokens=max_new_tokens or min(ANSWER_TOKENS, (loaded.context_length or 1 << 30) // 2),
         batch=batch or (1024 if loaded.model.device.type == "cuda" else 16),
         seed=seed,
         deadline_s=_deadline(started_s, minutes),
@@ -214,7 +218,7 @@ def train(
     started_s = time.monotonic()
     from joulewise.engines.native.training.data import is_there, open_texts
     from joulewise.engines.native.training.files import alone_in
-    from joulewise.engines.native.training.students import Recipe
+    from joulewise.engines.native.training.students import Recipe, require_fits
     from joulewise.engines.native.training.train import agreement
     from joulewise.engines.native.training.train import train as train_head
 
@@ -234,6 +238,7 @@ def train(
         steps=unroll,
         feature_weight=feature_weight,
     )
+    require = partial(require_fits, recipe)
     texts_folder = data or out / "data"
     if is_there(out):
         raise UserError(f"{out} holds texts, and a head would lie among them: name another --out.")
@@ -241,10 +246,11 @@ def train(
         raise UserError(f"{data} holds no texts: write some with `joulewise heads data {target} --out {data}`.")
     enough = data is not None or (is_there(texts_folder) and open_texts(texts_folder).answer_tokens >= tokens)
     if not enough and not _write(
-        target, texts_folder, None, None, tokens, minutes, 384, None, seed, device, dtype, started_s
+        target, texts_folder, None, None, tokens, minutes, None, None, seed, device, dtype, started_s, require
     ):
         return
     loaded = _load(target, dtype, device)
+    require(loaded)
     texts = open_texts(texts_folder, loaded)
     deadline_s, lost = _deadline(started_s, minutes), "the steps since the last checkpoint are lost"
     with alone_in(out), _stoppable("step", lost) as stop:
@@ -309,6 +315,10 @@ def check(
 
     if (data is None) == (prompts is None):
         raise UserError("Name prompts to check on: either --data, for its held-out ones, or --prompts.")
+    if json_file is not None and not json_file.parent.is_dir():
+        raise UserError(f"--json {json_file}: there is no folder {json_file.parent}; make it, or name another file.")
+    if json_file is not None and json_file.is_dir():
+        raise UserError(f"--json {json_file} is a folder; give the file's name.")
     given = read_prompts(prompts)[:questions] if prompts else []
     its_kind = kind or kind_of(head)
     loaded = _load(target, dtype, device)

@@ -26,7 +26,7 @@ from joulewise.engines.native.training import students
 from joulewise.engines.native.training.check import check, kind_of
 from joulewise.engines.native.training.data import open_texts
 from joulewise.engines.native.training.files import alone_in
-from joulewise.engines.native.training.students import Kind, Recipe, Student, new_student, open_target
+from joulewise.engines.native.training.students import Kind, Recipe, Student, new_student, open_target, require_fits
 from joulewise.engines.native.training.train import CHECKPOINT, Trained, agreement, learning_rate, train
 from joulewise.engines.native.training.write import Writing, write_texts
 from joulewise.engines.transformers.drafts import open_draft
@@ -266,7 +266,7 @@ def test_a_new_draft_is_the_targets_first_layers(folder: Path) -> None:
     for number in range(3):
         layer = target_of(folder).model.base_model.layers[number].state_dict()
         assert all(torch.equal(layer[n], student.trained[f"layers.{number}.{n}"]) for n in layer)
-    with pytest.raises(UserError, match=r"A draft of 9 layers is not possible: .* has 8"):
+    with pytest.raises(UserError, match=r"--draft-layers 9 is not possible: .* has 8 layers"):
         open_target(recipe_of("draft", draft_layers=9), target_of(folder))
 
 
@@ -344,11 +344,18 @@ def test_a_training_that_goes_astray_says_so_and_keeps_what_was_saved(
 
 def test_a_target_of_another_shape_gets_medusa_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = open_texts(folder / "data")
-    target = DecoderModel(target_of(folder))
     monkeypatch.setattr(students, "_SHAPE", (*students._SHAPE, "a_field_of_llamas"))
     with pytest.raises(UserError, match=r"LlamaForCausalLM\) has no a_field_of_llamas"):
-        new_student(recipe_of("eagle2"), target, None, texts)
-    assert len(new_student(recipe_of("medusa"), target, None, texts).trained) == 8
+        open_target(recipe_of("eagle2"), target_of(folder))
+    target, small = open_target(recipe_of("medusa"), target_of(folder))
+    assert len(new_student(recipe_of("medusa"), target, small, texts).trained) == 8
+
+
+def test_eagle3_needs_the_layers_that_it_reads(folder: Path) -> None:
+    loaded = target_of(folder)
+    loaded.model.config.num_hidden_layers = 2
+    with pytest.raises(UserError, match=r"reads three layers of its target, and .* has 2 in all"):
+        require_fits(recipe_of("eagle3"), loaded)
 
 
 def test_agreement_is_told_in_words() -> None:

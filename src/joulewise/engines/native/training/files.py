@@ -67,10 +67,13 @@ def read_json(file: Path) -> dict[str, Any]:
 def alone_in(folder: Path) -> Iterator[None]:
     """Make a folder and hold it, so that no second process writes there. A kill lets go of it.
 
+    Where it fails with nothing written, the folders that were made for it are taken away again.
+
     Raises:
         UserError: another process holds it.
         EnvironmentFault: it cannot be made.
     """
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("w")
@@ -81,4 +84,12 @@ def alone_in(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(f"Another process is writing to {folder}: wait for it, or name another folder.") from error
-        yield
+        try:
+            yield
+        except BaseException:
+            if made and os.listdir(folder) == [".lock"]:
+                (folder / ".lock").unlink()
+                with suppress(OSError):  # another process has put something there by now
+                    for place in made:
+                        place.rmdir()
+            raise

@@ -100,14 +100,41 @@ class Student:
     publish: Callable[[Path], None]
 
 
+def require_fits(recipe: Recipe, loaded: Loaded) -> None:
+    """Make sure that a target has what a recipe asks of it, as far as its configuration tells.
+
+    Raises:
+        UserError: fewer layers than the draft or the head needs, or layers that are not Llama's.
+    """
+    config = loaded.model.config.get_text_config(decoder=True)
+    layers = int(config.num_hidden_layers)
+    if recipe.kind == "draft" and recipe.draft_layers > layers:
+        raise UserError(
+            f"--draft-layers {recipe.draft_layers} is not possible: {loaded.name} has {layers} layers, and a draft's "
+            "begin as its target's first ones; name fewer."
+        )
+    if recipe.kind == "eagle3" and not all(0 <= layer < layers for layer in published_taps(layers)):
+        raise UserError(
+            f"An EAGLE-3 head reads three layers of its target, and {loaded.name} has {layers} in all: train another "
+            "--kind, or name another target."
+        )
+    missing = [name for name in _SHAPE if not hasattr(config, name)]
+    if missing and recipe.kind in ("eagle2", "eagle3"):
+        raise UserError(
+            f"{loaded.name} ({type(loaded.model).__name__}) has no {missing[0]} in its configuration, so no "
+            f"{recipe.kind} layer can be shaped after it: train a Medusa head, or name another target."
+        )
+
+
 def open_target(recipe: Recipe, loaded: Loaded) -> tuple[DecoderModel, Any]:
     """Open a target to train for, frozen, and make the new draft model if it is to be one (else None).
 
     Both at once, because what opens a target merges the matrices that a draft's layers begin as.
 
     Raises:
-        UserError: a target that the engine `native` does not reach, or with fewer layers than the draft.
+        UserError: a target that the engine `native` does not reach, or one that ``require_fits`` refuses.
     """
+    require_fits(recipe, loaded)
     small = _small_model(loaded, recipe.draft_layers) if recipe.kind == "draft" else None
     layers = int(loaded.model.config.get_text_config(decoder=True).num_hidden_layers)
     target = DecoderModel(loaded, published_taps(layers) if recipe.kind == "eagle3" else ())
@@ -122,18 +149,9 @@ def new_student(recipe: Recipe, target: DecoderModel, small: Any, texts: Texts) 
         recipe: what and how.
         target, small: of ``open_target``.
         texts: tell EAGLE-3's vocabulary.
-
-    Raises:
-        UserError: a target whose layers are not Llama's.
     """
     if recipe.kind == "draft":
         return _draft(recipe, target, small)
-    missing = [name for name in _SHAPE if not hasattr(target.config, name)]
-    if missing and recipe.kind != "medusa":
-        raise UserError(
-            f"{target.loaded.name} ({type(target.model).__name__}) has no {missing[0]} in its configuration, so no "
-            f"{recipe.kind} layer can be shaped after it: train a Medusa head, or name another target."
-        )
     if recipe.kind == "medusa":
         return _medusa(recipe, target)
     return _eagle(recipe, target, texts)
@@ -250,9 +268,6 @@ def _small_model(loaded: Loaded, count: int) -> Any:
     and the last layer, and 29 to 49 of random ones).
     """
     config = copy.deepcopy(loaded.model.config)
-    total = config.num_hidden_layers
-    if count > total:
-        raise UserError(f"A draft of {count} layers is not possible: {loaded.name} has {total}.")
     config.num_hidden_layers = count
     if getattr(config, "layer_types", None):
         config.layer_types = config.layer_types[:count]

@@ -127,9 +127,18 @@ def write_texts(
         What the folder holds now.
 
     Raises:
-        UserError: a folder of another target, or nothing to write from.
+        UserError: a folder of another target, nothing to write from, or answers longer than the target's context.
         EnvironmentFault: no memory or no disk left.
     """
+    if not prompts:
+        _around_a_turn(loaded)  # refuses before anything is written
+    longest = (loaded.context_length or 1 << 30) - how.max_new_tokens
+    if longest < 1:
+        raise UserError(
+            f"--max-new-tokens {how.max_new_tokens} is not possible: {loaded.name} has {loaded.context_length} "
+            "positions for a prompt and its answer; name fewer."
+        )
+    model = DecoderModel(loaded)
     writer = Writer(
         folder,
         loaded,
@@ -141,8 +150,6 @@ def write_texts(
             "torch": torch.__version__,
         },
     )
-    model = DecoderModel(loaded)
-    longest = (loaded.context_length or 1 << 30) - how.max_new_tokens
     taboo = {tuple(encode(loaded, messages)[0].tolist()) for messages in exclude}
     progress = _Progress(writer, how, say, stopped)
 
