@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 
 
 @dataclass(frozen=True, slots=True)
 class CpuUse:
-    """CPU seconds used so far: by everything on the machine, and by this process with its children."""
+    """CPU seconds used so far: by everything on the CPUs that this process may use, and by it with its children."""
 
     time_s: float
     machine_s: float
@@ -20,15 +22,27 @@ class CpuUse:
 
 def cpu_use() -> CpuUse:
     """A reading, for the two ends of a window."""
-    total = psutil.cpu_times()
-    busy = total.user + total.system + getattr(total, "nice", 0.0) + getattr(total, "irq", 0.0)
-    busy += getattr(total, "softirq", 0.0)
+    each = psutil.cpu_times(percpu=True)
+    busy = sum(_busy_s(each[cpu]) for cpu in _cpus(len(each)))
     own = os.times()
     return CpuUse(time.monotonic(), busy, own.user + own.system + own.children_user + own.children_system)
 
 
+def _cpus(count: int) -> Iterable[int]:
+    """Those that this process may use, of so many that are told of; programs pinned to others do not compete."""
+    if not hasattr(os, "sched_getaffinity"):
+        return range(count)
+    mine = os.sched_getaffinity(0)
+    return mine if max(mine) < count else range(count)  # where CPUs are offline, they are not told of by number
+
+
+def _busy_s(times: Any) -> float:
+    also = sum(getattr(times, name, 0.0) for name in ("nice", "irq", "softirq"))
+    return float(times.user + times.system + also)
+
+
 def other_cores(before: CpuUse, after: CpuUse) -> float | None:
-    """Cores' worth of CPU time that other processes used between two readings.
+    """Cores' worth of CPU time that other processes used between two readings, on the CPUs that this one may use.
 
     Returns:
         None where the window is too short for the kernel's ticks (10 ms a core) to tell a tenth of a core.
