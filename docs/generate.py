@@ -295,6 +295,31 @@ def aa(file: str) -> str:
     return "\n".join(lines)
 
 
+def covered(file: str) -> str:
+    """How often intervals of γ hold the truth, as `benchmarks/coverage.py` recorded it."""
+    rows = _json(file)["intervals"]
+    return _coverage(rows, lambda row: f"{_share(row['gamma_coverage'])} ({row['gamma_coverage_plain'] * 100:.1f})")
+
+
+def break_even_covered(file: str) -> str:
+    """How often intervals of the break-even do: needed to save time, needed to save energy, kept."""
+    rows = _json(file)["break_even"]
+    return _coverage(rows, lambda row: " / ".join(_share(row[f"{of}_coverage"]) for of in ("time", "energy", "length")))
+
+
+def _coverage(rows: list[dict[str, Any]], cell: Callable[[dict[str, Any]], str]) -> str:
+    """A line for each number of questions, a column for each scenario."""
+    scenarios = list(dict.fromkeys(row["scenario"] for row in rows))
+    lines = [f"| questions | {' | '.join(scenarios)} |", "| ---: |" + " ---: |" * len(scenarios)]
+    for n in dict.fromkeys(row["questions"] for row in rows):
+        lines.append(f"| {n} | {' | '.join(cell(row) for row in rows if row['questions'] == n)} |")
+    return "\n".join(lines)
+
+
+def _share(share: float) -> str:
+    return f"{share * 100:.1f} %"
+
+
 def trained(folder: str) -> str:
     """What the recipes of the shipped heads say of their trainings."""
     lines = [
@@ -418,7 +443,7 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     for f in (
         *(savings, answers, explained, phase_joules, claims, sandbox, report),
         *(meter_accuracy, meter_replayed, meter_starved, rest, card_windows, cross_check),
-        *(gate, gate_same_outputs, aa, trained, accepted, decoding, steps),
+        *(gate, gate_same_outputs, aa, covered, break_even_covered, trained, accepted, decoding, steps),
         *(curve, load_forms, load_trust),
     )
 }
