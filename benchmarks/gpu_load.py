@@ -30,7 +30,7 @@ UNIT_S = 0.0005
 SHARE = 0.6
 """Of the multiprocessors, at full power: fewer than all, so that the power limit changes nothing."""
 
-RAMP_S = 0.935
+RAMP_S = 0.535
 """A ramp goes up, or down, in so long; no multiple of the counter's step."""
 
 BURST_S = (0.03, 0.3)
