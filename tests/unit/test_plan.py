@@ -40,6 +40,12 @@ def refused(text: str) -> str:
     return str(caught.value)
 
 
+def test_a_random_head_and_a_folder_of_such_a_name_may_be_named() -> None:
+    plan = parse(GOOD.replace("transformers\n    model: default", "native\n    heads: {medusa: random}"))
+    assert plan.engines[0].model_dump()["heads"] == {"medusa": "random"}
+    assert parse(GOOD.replace("model: default", "draft: ./random")).engines[0].model_dump()["draft"] == "./random"
+
+
 def test_a_plan_becomes_cells_in_grid_order() -> None:
     assert [c.cell_id for c in parse(GOOD).cells()] == [
         "default@transformers/vanilla/direct/starter-maths",
@@ -67,6 +73,29 @@ def test_the_group_starter_stands_for_its_tasks() -> None:
         ("kind: coga, tokens: 5", "kind: medusa, head: ''", 7, "decodings[1].head: is empty"),
         ("kind: coga, tokens: 5", "kind: eagle3, head: ''", 7, "decodings[1].head: is empty"),
         ("transformers\n    model: default", "native\n    heads: {medusa: ''}", 4, "engines[0].heads.medusa: is empty"),
+        (
+            "model: default",
+            "draft: random",
+            4,
+            "engines[0].draft: `random` stands for a head, and there is no such draft",
+        ),
+        ("kind: coga", "kind: coga, draft: random", 7, "decodings[1].draft: `random` stands for a head"),
+        ("kind: coga", "kind: dyga, draft: random", 7, "decodings[1].draft: `random` stands for a head"),
+        ("model: default", "model: random", 4, "engines[0].model: random stands for a draft or a head, and a model is"),
+        ("model: default", "model: first-layers:4", 4, "engines[0].model: first-layers:4 stands for a draft or a head"),
+        ("model: default", "model: shipped:draft", 4, "engines[0].model: shipped:draft stands for a draft or a head"),
+        (
+            "transformers\n    model: default",
+            "native\n    heads: {eagle3: default}",
+            4,
+            "engines[0].heads.eagle3: default is a model, and a head is wanted",
+        ),
+        (
+            "kind: coga, tokens: 5",
+            "kind: medusa, head: first-layers:4",
+            7,
+            "decodings[1].head: first-layers:4 is a model, and a head is wanted",
+        ),
         ("model: default", "modell: default", 4, "engines[0].modell: unknown key; did you mean 'model'?"),
         ("questions: 5", "question: 5", 9, "tasks[0].question: unknown key; did you mean 'questions'?"),
         ("name: demo", "name: de mo", 1, "name: must consist of letters, digits, '.', '_' and '-', and begin with"),

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from joulewise.decoding.spec import CanBeSynthetic, Name
+from joulewise.decoding.spec import CanBeSynthetic, DraftName
 
 
 class CoGA(CanBeSynthetic):
@@ -25,7 +25,7 @@ class CoGA(CanBeSynthetic):
 
     kind: Literal["coga"] = "coga"
     tokens: int = Field(5, ge=1, le=256)
-    draft: Name | None = None
+    draft: DraftName | None = None
 
     @property
     def label(self) -> str:

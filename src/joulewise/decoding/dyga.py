@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from joulewise.decoding.spec import Decoding, Name
+from joulewise.decoding.spec import Decoding, DraftName
 
 
 class DyGA(Decoding):
@@ -27,7 +27,7 @@ class DyGA(Decoding):
     tokens: int = Field(20, ge=1, le=256)
     rule: Literal["heuristic", "confidence"] = "heuristic"
     threshold: float = Field(0.4, gt=0.0, lt=1.0)
-    draft: Name | None = None
+    draft: DraftName | None = None
 
     @property
     def label(self) -> str:

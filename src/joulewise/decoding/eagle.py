@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from joulewise.decoding.spec import CanBeSynthetic, Name
+from joulewise.decoding.spec import CanBeSynthetic, HeadName
 
 
 class _Eagle(CanBeSynthetic):
@@ -15,7 +15,7 @@ class _Eagle(CanBeSynthetic):
     needs_head: ClassVar[bool] = True
 
     draft: None = None
-    head: Name | None = None
+    head: HeadName | None = None
     nodes: int = Field(60, ge=2, le=256)
     depth: int = Field(5, ge=0, le=31)
     top_k: int = Field(10, ge=1, le=64)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator
 
 from joulewise.decoding.medusa_trees import DEFAULT_TREE, paths_of
-from joulewise.decoding.spec import CanBeSynthetic, Name
+from joulewise.decoding.spec import CanBeSynthetic, HeadName
 from joulewise.errors import UserError
 
 
@@ -27,7 +27,7 @@ class Medusa(CanBeSynthetic):
 
     kind: Literal["medusa"] = "medusa"
     draft: None = None
-    head: Name | None = None
+    head: HeadName | None = None
     tree: str | tuple[tuple[int, ...], ...] = DEFAULT_TREE
     acceptance: Literal["match", "typical"] = "match"
     epsilon: float = Field(0.09, gt=0.0, le=1.0)

@@ -5,11 +5,39 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Name = Annotated[str, Field(min_length=1)]
 """Of a model or a head."""
+
+RANDOM_HEAD = "random"
+"""Names a head with random weights of the target's shape."""
+
+FIRST_LAYERS = "first-layers:"
+"""Begins the name of a draft that is the target's own first layers."""
+
+
+def _no_head(name: str) -> str:
+    if name == RANDOM_HEAD:
+        raise ValueError(
+            "`random` stands for a head, and there is no such draft model: name a hub's model, a folder (./random, if "
+            "it is called so) or first-layers:N"
+        )
+    return name
+
+
+def _no_draft(name: str) -> str:
+    if name == "default" or name.startswith(FIRST_LAYERS):
+        raise ValueError(
+            f"{name} is a model, and a head is wanted: name a head on the hub, a folder (./{name}, if it is called "
+            "so) or a file; or leave it out where the model is default, whose heads come with Joulewise"
+        )
+    return name
+
+
+DraftName = Annotated[Name, AfterValidator(_no_head)]
+HeadName = Annotated[Name, AfterValidator(_no_draft)]
 
 MOST_NODES = 256
 """The most nodes of a draft tree, the root included: more cost more to verify than any head repays."""
@@ -27,7 +55,7 @@ class Decoding(BaseModel):
     needs_head: ClassVar[bool] = False
 
     kind: str
-    draft: Name | None = None
+    draft: DraftName | None = None
 
     @property
     def label(self) -> str:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from joulewise.decoding.spec import Name
+from joulewise.decoding.spec import FIRST_LAYERS, DraftName, HeadName, Name
+from joulewise.decoding.spec import RANDOM_HEAD as RANDOM_HEAD
+from joulewise.engines.shipped import PREFIX
 
 Quantisation = Literal["none", "nf4", "int8", "gptq"]
 HeadKind = Literal["medusa", "eagle2", "eagle3"]
 
-RANDOM_HEAD = "random"
-"""Names a head with random weights of the target's shape."""
+
+def _a_model(name: str) -> str:
+    if name == RANDOM_HEAD or name.startswith((FIRST_LAYERS, PREFIX)):
+        raise ValueError(
+            f"{name} stands for a draft or a head, and a model is wanted: name default, a hub's model, a folder "
+            f"(./{name}, if it is called so) or a GGUF file"
+        )
+    return name
 
 
 class ModelSpec(BaseModel):
@@ -21,8 +29,8 @@ class ModelSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: str
-    model: Name = "default"
-    draft: Name | None = None
+    model: Annotated[Name, AfterValidator(_a_model)] = "default"
+    draft: DraftName | None = None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     quantisation: Quantisation = "none"
     draft_quantisation: Quantisation = "none"
@@ -83,7 +91,7 @@ class NativeSpec(ModelSpec):
     """
 
     kind: Literal["native"] = "native"
-    heads: dict[HeadKind, Name] = {}
+    heads: dict[HeadKind, HeadName] = {}
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda|cuda:\d+)$")
 
 

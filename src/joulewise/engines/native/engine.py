@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from joulewise.decoding import Eagle2, Eagle3, Medusa, Vanilla
-from joulewise.decoding.spec import Decoding
+from joulewise.decoding.spec import RANDOM_HEAD, Decoding
 from joulewise.engines.engine import EngineInfo, Generation, LosslessCheck, Request
 from joulewise.engines.native.drafters import CHAINS, DRAFTERS
 from joulewise.engines.shipped import shipped_fault, shipped_for
-from joulewise.engines.spec import RANDOM_HEAD, HeadKind, NativeSpec
+from joulewise.engines.spec import HeadKind, NativeSpec
 from joulewise.engines.together import require_one_rule
 from joulewise.engines.transformers.info import draft_fault
 from joulewise.engines.transformers.quantisation import require_packages

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from joulewise.decoding import Medusa, Vanilla
-from joulewise.decoding.spec import Decoding
+from joulewise.decoding.spec import RANDOM_HEAD, Decoding
 from joulewise.engines.engine import Cut, EngineInfo, Generation, LosslessCheck, Request, Sampling
 from joulewise.engines.native.accept import Chooser, Lot, Rule, match, typical
 from joulewise.engines.native.check import as_step, reader
@@ -27,7 +27,7 @@ from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.sampled import open_sampling, room_for, sample_together
 from joulewise.engines.native.session import CHAIN, WIDTHS, height_class, prepare_session
 from joulewise.engines.native.together import Rows, decode_together, prepare_ahead
-from joulewise.engines.spec import RANDOM_HEAD, NativeSpec
+from joulewise.engines.spec import NativeSpec
 from joulewise.engines.transformers.check import PLAIN, explain_difference, verdict_at_sight
 from joulewise.engines.transformers.drafts import Draft as DraftModel
 from joulewise.engines.transformers.drafts import open_draft
