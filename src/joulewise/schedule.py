@@ -9,19 +9,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from joulewise.decoding import Vanilla
 from joulewise.engines import open_engine
 from joulewise.engines.engine import ComparingEngine, Engine
 from joulewise.engines.together import refuses_together
-from joulewise.errors import UserError
-from joulewise.plan import Cell, Plan
+from joulewise.errors import JoulewiseError, UserError
+from joulewise.plan import Cell, Plan, TaskSpec
 from joulewise.records import Trial
 from joulewise.tasks import open_task
 from joulewise.tasks.task import Question, Task
 
 TOLD = 3
 """So many faults of a task's data are told in full; all are in the run folder."""
+
+Faults: TypeAlias = dict[str, list[Cell]]
+"""What is wrong with a plan, each a sentence with the way out, and the cells that it keeps from running."""
 
 QuestionsByTask = Mapping[str, tuple[Task, tuple[Question, ...]]]
 """By task label: the task and the questions that are asked."""
@@ -75,18 +79,34 @@ def open_tasks(
     Raises:
         UserError, EnvironmentFault: a task that cannot be opened, with the reason.
     """
-    chosen = {}
+    return {spec.label: _open(spec, plan.seed, data_dir, limit, skip_bad) for spec in plan.tasks}
+
+
+def open_what_can_be(
+    plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: Callable[[str, str], None] | None = None
+) -> tuple[QuestionsByTask, Faults]:
+    """As ``open_tasks``, but a task that cannot be opened is left out, and told with its cells."""
+    chosen, faults = {}, Faults()
     for spec in plan.tasks:
-        task = open_task(spec.name, data_dir, spec.options, skip_bad and partial(skip_bad, spec.label))
-        questions = list(task.questions())
-        if spec.questions is not None and spec.questions > len(questions):
-            raise UserError(
-                f"task {spec.label}: asks for {spec.questions} questions but there are {len(questions)}; ask for fewer"
-            )
-        questions = in_proportion(questions, random.Random(f"{plan.seed}/{spec.label}"))
-        sizes = [n for n in (spec.questions, limit) if n is not None]
-        chosen[spec.label] = (task, tuple(questions[: min(sizes)] if sizes else questions))
-    return chosen
+        try:
+            chosen[spec.label] = _open(spec, plan.seed, data_dir, limit, skip_bad)
+        except JoulewiseError as error:
+            faults[str(error)] = [cell for cell in plan.cells() if cell.task.label == spec.label]
+    return chosen, faults
+
+
+def _open(
+    spec: TaskSpec, seed: int, data_dir: Path | None, limit: int | None, skip_bad: Callable[[str, str], None] | None
+) -> tuple[Task, tuple[Question, ...]]:
+    task = open_task(spec.name, data_dir, spec.options, skip_bad and partial(skip_bad, spec.label))
+    questions = list(task.questions())
+    if spec.questions is not None and spec.questions > len(questions):
+        raise UserError(
+            f"task {spec.label}: asks for {spec.questions} questions but there are {len(questions)}; ask for fewer"
+        )
+    questions = in_proportion(questions, random.Random(f"{seed}/{spec.label}"))
+    sizes = [n for n in (spec.questions, limit) if n is not None]
+    return task, tuple(questions[: min(sizes)] if sizes else questions)
 
 
 def in_proportion(questions: Sequence[Question], order: random.Random) -> list[Question]:
@@ -186,36 +206,31 @@ def check_supported(plan: Plan) -> dict[str, Engine]:
 
     Raises:
         UserError: naming every cell that an engine refuses, why, and the way out.
+        EnvironmentFault: an engine's extra is not installed.
     """
     engines = {spec.label: open_engine(spec) for spec in plan.engines}
-    refusals = {
-        (c.engine.label, c.decoding.label): reason
-        for c in plan.cells()
-        if (reason := engines[c.engine.label].refuses(c.decoding)) is not None
-    }
-    if refusals:
-        raise UserError(
-            "\n".join(
-                f"engine {engine} cannot do {decoding}: {reason}; change it, or leave it out with "
-                f"`exclude: [{{engine: '{engine}', decoding: '{decoding}'}}]`"
-                for (engine, decoding), reason in refusals.items()
-            )
-        )
-    apart = {}
-    for cell in plan.cells():
-        if cell.reasoning.together and (
-            reason := refuses_together(engines[cell.engine.label], cell.decoding, greedy=False)
-        ):
-            apart[cell.engine.label, cell.decoding.label, cell.reasoning.label] = reason
-    if apart:
-        raise UserError(
-            "\n".join(
-                f"engine {engine} cannot do {reasoning} by {decoding}: {reason}; leave out `batched`, or these cells "
-                f"with `exclude: [{{engine: '{engine}', decoding: '{decoding}', reasoning: '{reasoning}'}}]`"
-                for (engine, decoding, reasoning), reason in apart.items()
-            )
-        )
+    _refuse(unsupported(plan, engines))
     return engines
+
+
+def unsupported(plan: Plan, engines: Mapping[str, Engine]) -> Faults:
+    """What the engines refuse; of an engine that is not among ``engines``, nothing is told."""
+    faults = Faults()
+    for cell in plan.cells():
+        label, decoding = cell.engine.label, cell.decoding.label
+        engine = engines.get(label)
+        if engine is None:
+            continue
+        if (reason := engine.refuses(cell.decoding)) is not None:
+            left_out = f"`exclude: [{{engine: '{label}', decoding: '{decoding}'}}]`"
+            told = f"engine {label} cannot do {decoding}: {reason}; change it, or leave it out with {left_out}"
+            faults.setdefault(told, []).append(cell)
+        elif cell.reasoning.together and (reason := refuses_together(engine, cell.decoding, greedy=False)):
+            reasoning = cell.reasoning.label
+            left_out = f"`exclude: [{{engine: '{label}', decoding: '{decoding}', reasoning: '{reasoning}'}}]`"
+            told = f"engine {label} cannot do {reasoning} by {decoding}: {reason}; leave out `batched`, or these cells "
+            faults.setdefault(f"{told}with {left_out}", []).append(cell)
+    return faults
 
 
 def check_reasonings(plan: Plan, questions: QuestionsByTask) -> None:
@@ -224,20 +239,26 @@ def check_reasonings(plan: Plan, questions: QuestionsByTask) -> None:
     Raises:
         UserError: naming every reasoning and task that do not go together, why, and the way out.
     """
-    pairs = {(c.reasoning.label, c.task.label): c.reasoning for c in plan.cells()}
-    refusals = {}
-    for (label, name), reasoning in pairs.items():
-        task, asked = questions[name]
-        reasons = (reasoning.refuses(task.asked(question)) for question in asked)
-        refusals[label, name] = next((reason for reason in reasons if reason is not None), None)
-    told = [
-        f"reasoning {label} cannot answer task {name}: {reason}; change it, or leave it out with "
-        f"`exclude: [{{reasoning: '{label}', task: '{name}'}}]`"
-        for (label, name), reason in refusals.items()
-        if reason is not None
-    ]
-    if told:
-        raise UserError("\n".join(told))
+    _refuse(unanswerable(plan, questions))
+
+
+def unanswerable(plan: Plan, questions: QuestionsByTask) -> Faults:
+    """The reasonings that cannot answer a task's questions; of a task without questions, nothing is told."""
+    faults = Faults()
+    found: dict[tuple[str, str], str | None] = {}
+    for cell in plan.cells():
+        pair = label, name = cell.reasoning.label, cell.task.label
+        if name not in questions:
+            continue
+        if pair not in found:
+            task, asked = questions[name]
+            reasons = (cell.reasoning.refuses(task.asked(question)) for question in asked)
+            found[pair] = next((reason for reason in reasons if reason is not None), None)
+        if (reason := found[pair]) is not None:
+            left_out = f"`exclude: [{{reasoning: '{label}', task: '{name}'}}]`"
+            told = f"reasoning {label} cannot answer task {name}: {reason}; change it, or leave it out with {left_out}"
+            faults.setdefault(told, []).append(cell)
+    return faults
 
 
 def check_compared(plan: Plan, engines: Mapping[str, Engine], questions: QuestionsByTask) -> None:
@@ -251,8 +272,15 @@ def check_compared(plan: Plan, engines: Mapping[str, Engine], questions: Questio
     Raises:
         UserError: naming every cell that does not go, why, and the way out.
     """
-    told = []
+    _refuse(not_compared(plan, engines, questions))
+
+
+def not_compared(plan: Plan, engines: Mapping[str, Engine], questions: QuestionsByTask) -> Faults:
+    """The cells whose answers cannot be compared; of engines and tasks that are not given, nothing is told."""
+    faults = Faults()
     for cell in plan.cells():
+        if cell.engine.label not in engines or cell.task.label not in questions:
+            continue
         task, asked = questions[cell.task.label]
         if not asked or not task.asked(asked[0]).continuations:
             continue
@@ -266,9 +294,14 @@ def check_compared(plan: Plan, engines: Mapping[str, Engine], questions: Questio
         else:
             continue
         way_out = f"exclude: [{{{left_out}task: '{cell.task.label}'}}]"
-        told.append(f"{cell.cell_id}: {reason}; ask for `scoring: generation`, or leave it out with `{way_out}`")
-    if told:
-        raise UserError("\n".join(told))
+        told = f"{cell.cell_id}: {reason}; ask for `scoring: generation`, or leave it out with `{way_out}`"
+        faults[told] = [cell]
+    return faults
+
+
+def _refuse(faults: Faults) -> None:
+    if faults:
+        raise UserError("\n".join(faults))
 
 
 def blocks(jobs: Sequence[Job]) -> Iterator[list[Job]]:

@@ -158,6 +158,37 @@ def test_a_dry_run_cuts_no_name_in_a_narrow_terminal(folder: Path) -> None:
     assert "\n  coga-5/direct/words\n      6 x 8 tokens  about" in done.stdout
 
 
+def test_a_dry_run_lists_the_cells_that_cannot_run_beside_those_that_can(folder: Path) -> None:
+    tasks = (
+        "tasks: [words.yaml, {name: gsm8k}, {name: starter-maths, questions: 2, label: some}, {name: starter-maths, "
+    )
+    plan = PLAN.replace("tasks: [words.yaml]", tasks + "questions: 999, label: many}]")
+    assert plan != PLAN
+    (folder / "plan.yaml").write_text(plan.replace("draft: x", "draft: ./gone"))
+    (folder / "nothing").mkdir()
+    done = joulewise(folder, "run", "plan.yaml", "--dry-run", "--data", "nothing")
+    assert done.returncode == 2
+    lines = {line.split()[0]: " ".join(line.split()[1:]) for line in done.stdout.splitlines() if line.startswith("  ")}
+    assert len(lines) == 8
+    assert lines["vanilla/direct/words"].startswith("6 x 8 tokens about")
+    assert lines["vanilla/direct/some"].startswith("2 x ")
+    assert lines["vanilla/direct/gsm8k"] == "cannot run (1)"
+    assert lines["coga-5/direct/many"] == "cannot run (2) (3)"
+    assert lines["coga-5/direct/words"] == "cannot run (3)"
+    assert "8 cells, 2 of which can run, 8 generations, about " in done.stdout
+    head, *faults = done.stderr.splitlines()
+    assert head == "joulewise: 6 of 8 cells cannot run:"
+    assert [fault.split(" ", 2)[1] for fault in faults if fault.startswith("joulewise: (")] == ["(1)", "(2)", "(3)"]
+    assert "gsm8k" in faults[0]
+    assert "task many: asks for 999 questions but there are" in faults[1]
+    assert "there is no folder ./gone" in faults[2]
+    told = joulewise(folder, "run", "plan.yaml", "--dry-run", "--data", "nothing", "--json")
+    assert told.returncode == 2
+    cells = {row["cell"]: row["faults"] for row in json.loads(told.stdout)["cells"]}
+    assert cells["toy/vanilla/direct/words"] == []
+    assert len(cells["toy/coga-5/direct/gsm8k"]) == 2
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -211,9 +242,10 @@ def test_a_dry_run_looks_at_the_headers_of_heads_and_drafts(
         assert (done.returncode, "Warning" in done.stdout) == (0, False), done.stderr
     else:
         assert done.returncode == 2
-        assert done.stderr.startswith("joulewise: engine toy: ")
-        assert words in done.stderr
-        assert len(done.stderr.splitlines()) == 1
+        head, fault = done.stderr.splitlines()
+        assert head == "joulewise: 1 of 2 cells cannot run:"
+        assert fault.startswith("joulewise: (1) engine toy: ")
+        assert words in fault
 
 
 def test_a_dry_run_opens_no_pickle(heads: Path, folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from joulewise.engines.shipped import shipped_folder
 from joulewise.engines.spec import RANDOM_HEAD, EngineSpec, NativeSpec
 from joulewise.environment import package_version
 from joulewise.errors import JoulewiseError
-from joulewise.plan import Plan
+from joulewise.plan import Cell, Plan
+from joulewise.schedule import Faults
 
 FIRST_LAYERS = "first-layers:"
 _FILES = (".safetensors", ".bin", ".pt", ".pth")
@@ -24,54 +26,58 @@ _FILES = (".safetensors", ".bin", ".pt", ".pth")
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
-def check_models(plan: Plan) -> tuple[list[str], list[str]]:
+def check_models(plan: Plan) -> tuple[Faults, list[str]]:
     """What is wrong with the models of a plan's engines and decodings, and what could not be checked.
 
     Returns:
-        Faults that keep the run from working, and remarks; each one sentence.
+        Faults that keep cells from running, and remarks; each one sentence.
     """
-    faults: dict[str, None] = {}
+    faults = Faults()
     remarks: dict[str, None] = {}
     for engine in plan.engines:
-        drafts = [name for name in _drafts(plan, engine) if not name.startswith(FIRST_LAYERS)]
-        checked = [_check(engine.model, engine.revision), *map(_check_draft, drafts)]
-        checked += [_check_head(head, decoding) for head, decoding in _heads(plan, engine)]
-        for fault, remark in checked:
+        cells = [cell for cell in plan.cells() if cell.engine.label == engine.label]
+
+        def note(told: tuple[str | None, str | None], cells: Sequence[Cell], label: str = engine.label) -> None:
+            fault, remark = told
             if fault:
-                faults[f"engine {engine.label}: {fault}"] = None
+                faults.setdefault(f"engine {label}: {fault}", []).extend(cells)
             if remark:
-                remarks[f"engine {engine.label}: {remark}"] = None
+                remarks[f"engine {label}: {remark}"] = None
+
+        note(_check(engine.model, engine.revision), cells)
         layers = _layers(engine.model)
-        for draft in _drafts(plan, engine):
-            count = draft.removeprefix(FIRST_LAYERS) if draft.startswith(FIRST_LAYERS) else "0"
-            if layers is not None and count.isdigit() and int(count) > layers:
-                faults[
-                    f"engine {engine.label}: draft {draft}: {engine.model} has {layers} layers: name 1 to {layers}"
-                ] = None
-    return list(faults), list(remarks)
+        for draft, drafting in _drafts(engine, cells).items():
+            if not draft.startswith(FIRST_LAYERS):
+                note(_check_draft(draft), drafting)
+            elif layers is not None and (count := draft.removeprefix(FIRST_LAYERS)).isdigit() and int(count) > layers:
+                note((f"draft {draft}: {engine.model} has {layers} layers: name 1 to {layers}", None), drafting)
+        for (head, decoding), headed in _heads(engine, cells).items():
+            note(_check_head(head, decoding), headed)
+    return faults, list(remarks)
 
 
-def _drafts(plan: Plan, engine: EngineSpec) -> list[str]:
-    """The drafts that the engine's cells use, each once."""
+def _drafts(engine: EngineSpec, cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """The drafts that an engine's cells use, with those cells."""
     from joulewise.engines.transformers.info import draft_name
 
-    used = [c.decoding for c in plan.cells() if c.engine.label == engine.label and c.decoding.needs_draft]
-    names = [draft_name(engine, decoding) for decoding in used]
-    return list(dict.fromkeys(name for name in names if name))
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.decoding.needs_draft and (name := draft_name(engine, cell.decoding)):
+            found.setdefault(name, []).append(cell)
+    return found
 
 
-def _heads(plan: Plan, engine: EngineSpec) -> list[tuple[str, Medusa | Eagle2 | Eagle3]]:
-    """The heads that the engine's cells use, with the decodings that they are for."""
+def _heads(engine: EngineSpec, cells: Sequence[Cell]) -> dict[tuple[str, Medusa | Eagle2 | Eagle3], list[Cell]]:
+    """The heads that an engine's cells use and the decodings that they are for, with those cells."""
     if not isinstance(engine, NativeSpec):
-        return []
+        return {}
     from joulewise.engines.native.engine import head_of
 
-    used = {c.decoding: None for c in plan.cells() if c.engine.label == engine.label}
-    return [
-        (head[0], decoding)
-        for decoding in used
-        if isinstance(decoding, Medusa | Eagle2 | Eagle3) and (head := head_of(engine, decoding)) is not None
-    ]
+    found: dict[tuple[str, Medusa | Eagle2 | Eagle3], list[Cell]] = {}
+    for cell in cells:
+        if isinstance(cell.decoding, Medusa | Eagle2 | Eagle3) and (head := head_of(engine, cell.decoding)) is not None:
+            found.setdefault((head[0], cell.decoding), []).append(cell)
+    return found
 
 
 def _check_head(name: str, decoding: Medusa | Eagle2 | Eagle3) -> tuple[str | None, str | None]:

@@ -16,32 +16,43 @@ import typer
 from joulewise import estimate
 from joulewise.cli.at_hand import check_models
 from joulewise.decoding import Vanilla
+from joulewise.engines import open_engine
 from joulewise.engines.engine import Request
 from joulewise.environment import gpus
-from joulewise.errors import UserError
+from joulewise.errors import JoulewiseError, UserError
 from joulewise.plan import Cell, Plan
-from joulewise.schedule import Skipped, check_compared, check_reasonings, check_supported, open_tasks
+from joulewise.schedule import Faults, Skipped, not_compared, open_what_can_be, unanswerable, unsupported
 
 SET_UP_S = 15.0
 """Loading an engine and the libraries under it, roughly."""
 
 
 def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool, json_output: bool) -> None:
-    """Print the cells, the number of generations and an estimate of time.
+    """Print the cells, the number of generations and an estimate of time; cells that cannot run are among them.
 
     Raises:
-        UserError, EnvironmentFault: the plan could not be run; told are the faults that can be seen
-            offline and without loading a model.
+        UserError: some cells cannot be run, as far as can be seen offline and without loading a model; why, each fault
+            by its number in what was printed.
     """
     skipped = Skipped()
-    questions = open_tasks(plan, data_dir, limit, skipped.add if skip_bad else None)
-    check_reasonings(plan, questions)
-    check_compared(plan, check_supported(plan), questions)
-    faults, remarks = check_models(plan)
-    lacking, elsewhere = _devices_lacking(plan)
-    faults += lacking
-    if faults:
-        raise UserError("\n".join(faults))
+    questions, faults = open_what_can_be(plan, data_dir, limit, skipped.add if skip_bad else None)
+    engines = {}
+    for spec in plan.engines:
+        try:
+            engines[spec.label] = open_engine(spec)
+        except JoulewiseError as error:
+            faults.setdefault(str(error), []).extend(c for c in plan.cells() if c.engine.label == spec.label)
+    lacking, remarks = check_models(plan)
+    no_device, elsewhere = _devices_lacking(plan)
+    for found in (
+        unanswerable(plan, questions),
+        unsupported(plan, engines),
+        not_compared(plan, engines, questions),
+        lacking,
+        no_device,
+    ):
+        for told, cells in found.items():
+            faults.setdefault(told, []).extend(cells)
     warnings = [*skipped.told(), *remarks, *elsewhere, *_without_vanilla(plan)]
     if plan.target is not None:
         most = plan.target.max_repeats
@@ -52,6 +63,11 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
     rows: list[dict[str, Any]] = []
     set_up_s: dict[str, float | None] = {}
     for cell in plan.cells():
+        row: dict[str, Any] = {"cell": cell.cell_id, "generations": 0, "max_new_tokens": None, "estimate_s": None}
+        row["faults"] = [told for told, cells in faults.items() if cell in cells]
+        rows.append(row)
+        if row["faults"]:
+            continue
         task, asked = questions[cell.task.label]
         budget = plan.stop.tokens or cell.task.max_new_tokens or task.max_new_tokens
         template = cell.reasoning.settings(Request((), budget, plan.stop.rule == "fixed"))
@@ -59,16 +75,14 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
         if asked and task.asked(asked[0]).continuations:
             limits = (1,)  # one forward
         turns = sum(len(task.turns(question)) for question in asked) * plan.repeats
-        count = turns * len(limits)
+        row["generations"], row["max_new_tokens"] = turns * len(limits), max(limits)
         size = estimate.model_size(cell.engine, on_gpu and cell.engine.device != "cpu")
-        seconds = None
         if size is not None:
             step_s = estimate.seconds_per_token(size, on_gpu and cell.engine.device != "cpu", bandwidth_b_s)
             cost = estimate.relative_cost(cell.decoding, cell.engine.draft, size.layers)
-            seconds = turns * sum(limits) * step_s * cost
-        rows.append({"cell": cell.cell_id, "generations": count, "max_new_tokens": max(limits), "estimate_s": seconds})
+            row["estimate_s"] = turns * sum(limits) * step_s * cost
         set_up_s[cell.engine.label] = SET_UP_S + 2 * plan.idle_baseline_s
-    whole = estimate.total({r["cell"]: r["estimate_s"] for r in rows} | set_up_s)
+    whole = estimate.total({r["cell"]: r["estimate_s"] for r in rows if not r["faults"]} | set_up_s)
     result = {
         "plan": plan.name,
         "cells": rows,
@@ -77,50 +91,69 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
         "estimate_s": whole,
         "warnings": warnings,
     }
+    numbers = {told: f"({number})" for number, told in enumerate(faults, 1)}
     if json_output:
         typer.echo(json.dumps(result, indent=2))
-        return
-    _show_cells(plan.cells(), rows)
+    else:
+        _show(plan, result, numbers)
+    if faults:
+        lame = sum(bool(row["faults"]) for row in rows)
+        head = f"{lame:,} of {_counted(len(rows), 'cell')} cannot run:"
+        raise UserError("\n".join([head, *(f"{number} {told}" for told, number in numbers.items())]))
+
+
+def _show(plan: Plan, result: Mapping[str, Any], numbers: Mapping[str, str]) -> None:
+    rows = result["cells"]
+    _show_cells(plan.cells(), rows, numbers)
     for exclusion in plan.exclude:
         labels = "/".join((exclusion.engine, exclusion.decoding, exclusion.reasoning, exclusion.task))
         typer.echo(f"excluded: {labels}" + (f" ({exclusion.reason})" if exclusion.reason else ""))
-    for warning in warnings:
+    for warning in result["warnings"]:
         typer.echo(f"Warning: {warning}")
-    counts = f"{_counted(len(rows), 'cell')}, {_counted(result['generations'], 'generation')}"
-    typer.echo(f"{counts}, {_time(whole)} in all. Nothing was run.")
+    able = sum(not row["faults"] for row in rows)
+    if not able:
+        typer.echo(f"{_counted(len(rows), 'cell')}, none of which can run. Nothing was run.")
+        return
+    cells = _counted(len(rows), "cell") + (f", {able:,} of which can run" if able < len(rows) else "")
+    generations = _counted(result["generations"], "generation")
+    typer.echo(f"{cells}, {generations}, {_time(result['estimate_s'])} in all. Nothing was run.")
     typer.echo(
         "The time is rough (within a factor of two or three), with every answer at its full length."
-        if whole is not None
+        if result["estimate_s"] is not None
         else "No estimate: a model is not at hand, so its size is not known before it is loaded."
     )
 
 
-def _devices_lacking(plan: Plan) -> tuple[list[str], list[str]]:
+def _devices_lacking(plan: Plan) -> tuple[Faults, list[str]]:
     """Engines that name a GPU which is not here, and those that want several where there is none.
 
     The former is a fault. A plan for large models is written on machines that could never run it: the latter is told.
     """
     named = [engine for engine in plan.engines if engine.device not in ("auto", "cpu")]
     if not named or find_spec("torch") is None:
-        return [], []
+        return Faults(), []
     import torch  # takes a second or two, so only where a GPU is named
 
     count = torch.cuda.device_count()
     here = f"torch sees {count} here" if count else "torch sees none here"
-    told: tuple[list[str], list[str]] = ([], [])
+    faults, elsewhere = Faults(), []
     for engine in named:
         if int(engine.device.partition(":")[2] or 0) >= count:
-            told[engine.device == "balanced"].append(
-                f"engine {engine.label}: device: {engine.device} needs a GPU, and {here}: use device: cpu or auto"
-            )
-    return told
+            told = f"engine {engine.label}: device: {engine.device} needs a GPU, and {here}: use device: cpu or auto"
+            if engine.device == "balanced":
+                elsewhere.append(told)
+            else:
+                faults[told] = [cell for cell in plan.cells() if cell.engine.label == engine.label]
+    return faults, elsewhere
 
 
-def _show_cells(cells: Sequence[Cell], rows: Sequence[Mapping[str, Any]]) -> None:
-    """A line a cell below its engine's name, in columns."""
+def _show_cells(cells: Sequence[Cell], rows: Sequence[Mapping[str, Any]], numbers: Mapping[str, str]) -> None:
+    """A line a cell below its engine's name, in columns; one that cannot run with the numbers of its faults."""
     names = [f"{cell.decoding.label}/{cell.reasoning.label}/{cell.task.label}" for cell in cells]
-    counts = [f"{row['generations']:,} x {row['max_new_tokens']:,} tokens" for row in rows]
-    times = [_time(row["estimate_s"]) for row in rows]
+    counts = [
+        "cannot run" if row["faults"] else f"{row['generations']:,} x {row['max_new_tokens']:,} tokens" for row in rows
+    ]
+    times = [" ".join(numbers[told] for told in row["faults"]) or _time(row["estimate_s"]) for row in rows]
     name_width, count_width, time_width = (max(map(len, column)) for column in (names, counts, times))
     fits = name_width + count_width + time_width + 6 <= shutil.get_terminal_size().columns
     for engine, group in itertools.groupby(zip(cells, names, counts, times, strict=True), lambda row: row[0].engine):

@@ -34,7 +34,11 @@ def run(
         bool, typer.Option("--skip-bad", help="Leave broken lines of task files out, and tell which.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print cells, generations and an estimate of time; run nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print cells, generations and an estimate of time, and which cells cannot run; run nothing.",
+        ),
     ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")] = False,
 ) -> None:
@@ -44,7 +48,7 @@ def run(
     and in the end the tables and report.html.
 
     Exit codes: 0, also where some Trials failed (standard error says how many and why); 2 where every Trial failed, or
-    nothing could be run; 130 where the run was stopped.
+    nothing could be run, or, in a dry run, some cell could not; 130 where the run was stopped.
     """
     from joulewise.ledger import latest_run_folder, new_run_folder
     from joulewise.plan import load_plan
