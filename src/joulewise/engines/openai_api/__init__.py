@@ -1,0 +1,1 @@
+"""A client of OpenAI-compatible servers. Needs the extra ``endpoint``; import ``client`` only when it is used."""
