@@ -15,7 +15,7 @@ from joulewise.cli import doctor as command
 from joulewise.energy import Absent, Meter
 from joulewise.energy.calibration import calibrated
 from joulewise.energy.sources.replay import load_recording, replay
-from joulewise.engines import ENGINES
+from joulewise.engines import ENGINES, EXTRAS
 
 JOULEWISE = [sys.executable, "-c", "from joulewise.cli.main import main; main()"]
 
@@ -36,8 +36,12 @@ def doctor(*arguments: str) -> str:
 def test_the_report_fits_a_terminal_and_names_every_component() -> None:
     text = doctor()
     assert max(len(line) for line in text.splitlines()) <= 80
-    for word in ("cpu", "dram", "total", "Sources, watched for", "Engines and extras", "transformers (engine)"):
+    for word in ("cpu", "dram", "total", "Sources, watched for", "Engines", "Extras"):
         assert word in text
+    engines = text[text.index("\nEngines\n") : text.index("\nExtras\n")]
+    for name in ENGINES:
+        (row,) = [line.split() for line in engines.splitlines() if line.startswith(f"{name} ")]
+        assert row[1:] in (["ready", "the", "extra", EXTRAS[name]], ["missing", "the", "extra", EXTRAS[name]])
 
 
 def test_the_json_is_complete() -> None:
@@ -130,4 +134,4 @@ def test_it_works_from_a_source_tree_that_is_not_installed(
     monkeypatch.setattr(importlib.metadata, "requires", not_installed)
     command.doctor()
     assert "Extras: unknown, since joulewise is not installed here" in capsys.readouterr().out
-    assert command.examine(watch_s=0.1)["engines"] == {name: {"ready": None} for name in ENGINES}
+    assert command.examine(watch_s=0.1)["engines"] == {name: {"extra": EXTRAS[name], "ready": None} for name in ENGINES}

@@ -43,7 +43,7 @@ def examine(watch_s: float = WATCH_S) -> dict[str, Any]:
     from joulewise import __version__
     from joulewise.energy import discover
     from joulewise.energy.observe import observe
-    from joulewise.engines import EXTRAS
+    from joulewise.engines import ENGINES, EXTRAS
     from joulewise.environment import machine
     from joulewise.tasks import task_names
     from joulewise.tasks.sandbox import unavailable
@@ -76,7 +76,7 @@ def examine(watch_s: float = WATCH_S) -> dict[str, Any]:
         "resolvable_s": {"relative_error": RESOLVED} | resolvable_s,
         "sources": sources,
         "absent": absent,
-        "engines": {name: {"ready": _ready(packages.get(EXTRAS[name]))} for name in EXTRAS},
+        "engines": {name: {"extra": EXTRAS[name], "ready": _ready(packages.get(EXTRAS[name]))} for name in ENGINES},
         "extras": packages,
         "tasks": task_names(),
         "sandbox": {"ready": no_sandbox is None, "reason": no_sandbox},
@@ -118,7 +118,6 @@ def _show(findings: dict[str, Any]) -> None:
 
     from joulewise.cli.meter import figure
     from joulewise.energy.calibration import gain_words
-    from joulewise.engines import EXTRAS
 
     console = Console(highlight=False, markup=False)
 
@@ -172,17 +171,22 @@ def _show(findings: dict[str, Any]) -> None:
     console.print(f"{', '.join(findings['tasks'])}; or the YAML file of your own")
     console.print(f"Sandbox for generated code: {findings['sandbox']['reason'] or 'holds (tried just now)'}")
 
+    rows = table("Engines", "engine", "", "needs")
+    for engine, found in findings["engines"].items():
+        state = {True: "ready", False: "missing", None: "unknown"}[found["ready"]]
+        rows.add_row(engine, state, f"the extra {found['extra']}")
+    console.print(rows)
+
     if not findings["extras"]:
         console.print("\nExtras: unknown, since joulewise is not installed here; try `pip install -e .`")
         return
-    rows = table("Engines and extras", "extra", "", "packages")
+    rows = table("Extras", "extra", "", "packages")
     for extra, packages in findings["extras"].items():
         missing = [name for name, version in packages.items() if version is None]
-        kind = f"{extra} (engine)" if extra in EXTRAS.values() else extra
         told = ", ".join(f"{name} {version}" for name, version in packages.items())
         if missing:
             told = f"{', '.join(missing)} not installed: {_install(extra, missing)}"
-        rows.add_row(kind, "missing" if missing else "ready", told)
+        rows.add_row(extra, "missing" if missing else "ready", told)
     console.print(rows)
 
 
