@@ -38,6 +38,13 @@ class ChoiceError(JoulewiseError):
     """
 
 
+class ServerError(JoulewiseError):
+    """A server gave no answer, an unusable one, or has ended.
+
+    Only the Trial fails; the run goes on.
+    """
+
+
 def first_paragraph(error: Exception) -> str:
     """What an error says first, in one line, for use within a sentence; its type where it says nothing."""
     paragraph = str(error).strip().partition("\n\n")[0].rstrip(".: \n")

@@ -7,11 +7,17 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from joulewise.energy.meter import Meter, Window
+from joulewise.energy.part import WHOLE, Part
 from joulewise.environment import utc_now
 
 
 def measure_idle(
-    meter: Meter, engine_label: str, when: Literal["before", "after"], seconds: float, stop: threading.Event
+    meter: Meter,
+    engine_label: str,
+    when: Literal["before", "after"],
+    seconds: float,
+    stop: threading.Event,
+    part: Part = WHOLE,
 ) -> list[dict[str, Any]]:
     """Rows for ``idle.json``, one a component; none where ``stop`` was set meanwhile.
 
@@ -21,8 +27,9 @@ def measure_idle(
         when: before its Trials or after them.
         seconds: for how long.
         stop: ends it early.
+        part: whose power is asked for.
     """
-    with meter.window() as window:
+    with meter.window(part) as window:
         stopped = stop.wait(seconds)
     if stopped:
         return []

@@ -19,7 +19,7 @@ import pyarrow.json
 from joulewise.energy.reading import Provenance
 from joulewise.engines.engine import PHASES, CheckStatus
 from joulewise.records import SCHEMA_VERSION, Trial
-from joulewise.table import COMPONENTS, SCHEMA, VERDICT, energy_columns, prefill_total
+from joulewise.table import COMPONENTS, SCHEMA, VERDICT, energy_columns, prefill_total, with_tally
 
 LARGE_BYTES = 16_000_000
 """Ledgers below this size are always read strictly."""
@@ -27,6 +27,7 @@ LARGE_BYTES = 16_000_000
 _JOULES = ("energy_j", "start_edge_j", "end_edge_j", "sampling_j", "gain_j", "offset_j")
 _TOKENS = ("prompt_tokens", "output_tokens", "wasted_tokens")
 _ENDS = ("start_s", "end_s")
+_TALLY = ("rounds", "drafted", "accepted")
 _ENERGY = pa.struct(
     [("component", pa.string()), ("provenance", pa.string()), *((name, pa.float64()) for name in _JOULES)]
 )
@@ -50,6 +51,7 @@ _LINE = pa.schema(
         ("attempt", pa.int64()),
         ("generations", pa.list_(_GENERATION)),
         ("energy", pa.list_(_ENERGY)),
+        ("tally", pa.struct([(name, pa.int64()) for name in _TALLY])),
         ("probes", pa.list_(pa.struct([("tokens", pa.int64())]))),
         *((name, SCHEMA.field(f"check_{name}").type) for name in VERDICT if name != "status"),
     ]
@@ -120,7 +122,7 @@ def _trial_columns(run: str, trials: pa.Table) -> dict[str, Any]:
         **{name: trials[name] for name in (*_PLAIN, "ledger_line")},
         "run": pa.repeat(pa.scalar(run), n),
         "duration_s": pc.subtract(trials["end_s"], trials["start_s"]),
-        **_generation_columns(trials["generations"], n),
+        **_generation_columns(trials["generations"], trials["tally"], n),
         **_energy_columns(trials["energy"], n),
     }
     kinds, prefills = (
@@ -130,7 +132,7 @@ def _trial_columns(run: str, trials: pa.Table) -> dict[str, Any]:
     return columns | {"total_prefill_j": _as("total_prefill_j", prefill_total(kinds, prefills))}
 
 
-def _generation_columns(column: pa.ChunkedArray, n: int) -> dict[str, Any]:
+def _generation_columns(column: pa.ChunkedArray, tally: pa.ChunkedArray, n: int) -> dict[str, Any]:
     parents, found, lengths = _flat(column)
     by_name = {name: found.field(name) for name in (*_TOKENS, *_ENDS, "rounds", "output_hash")}
     for values in by_name.values():
@@ -154,6 +156,11 @@ def _generation_columns(column: pa.ChunkedArray, n: int) -> dict[str, Any]:
     for name, of_round in zip(("drafted", "accepted"), numbers.to_numpy().reshape(-1, 2).T, strict=True):
         columns[f"{name}_per_round"] = pa.ListArray.from_arrays(ends, np.ascontiguousarray(of_round))
         columns[f"{name}_tokens"] = np.diff(np.concatenate([[0], np.cumsum(of_round)])[ends])
+    if tally.null_count < n:
+        tallies = tally.to_pylist()
+        for name, counted in zip(("rounds", "drafted_tokens", "accepted_tokens"), _TALLY, strict=True):
+            columns[name] = with_tally(columns[name], [t if t is None else (t[counted],) for t in tallies])
+            _expect_not_negative(pa.array(columns[name], pa.int64()))
     columns["generation_count"] = np.bincount(parents, minlength=n)
     columns |= _phase_columns(found, parents, n) | _prefill_columns(found.field("prefill_energy"), parents, n)
     return {name: _as(name, values) for name, values in columns.items()}

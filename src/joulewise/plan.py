@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from joulewise.decoding import DECODINGS, Decoding
 from joulewise.docstring import parse_docstring
 from joulewise.engines.engine import Sampling
-from joulewise.engines.spec import EngineSpec
+from joulewise.engines.spec import EngineSpec, ModelSpec
 from joulewise.errors import UserError
 from joulewise.reasoning import REASONINGS, Direct, Reasoning
 from joulewise.yaml_file import NAME, FaultAt, load_yaml, suggest
@@ -311,7 +311,8 @@ class Plan(PlanPart):
         if not self.cells():
             raise FaultAt(("exclude",), "every cell is excluded")
         for i, engine in enumerate(self.engines):
-            if engine.draft_quantisation != "none" and not any(d.needs_draft for d in self.decodings):
+            quantised = isinstance(engine, ModelSpec) and engine.draft_quantisation != "none"
+            if quantised and not any(d.needs_draft for d in self.decodings):
                 raise FaultAt(
                     ("engines", i, "draft_quantisation"), "no decoding of this plan has a draft; leave it out"
                 )

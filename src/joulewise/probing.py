@@ -11,6 +11,7 @@ from joulewise.records import EnergyRecord, GenerationRecord, ProbeRecord, Trial
 
 if TYPE_CHECKING:
     from joulewise.energy.meter import Meter
+    from joulewise.energy.part import Part
     from joulewise.engines.engine import Generation
     from joulewise.reasoning import Answer, Ask
     from joulewise.tasks.task import Score
@@ -24,6 +25,7 @@ def probe_all(
     score: Callable[[str], Score],
     recorded: Callable[[Generation], GenerationRecord],
     kept: Callable[[str | None], str | None],
+    part: Part,
 ) -> tuple[ProbeRecord, ...]:
     """Run every probe of an answer.
 
@@ -35,10 +37,11 @@ def probe_all(
         score: scores a text.
         recorded: the record of a closing.
         kept: of what was extracted, what may be kept.
+        part: whose joules are asked for.
     """
     found = []
     for probe in answer.probes:
-        with meter.window() as window:
+        with meter.window(part) as window:
             try:
                 made = probe.run(ask)
             except ContextLengthError as error:
@@ -54,7 +57,7 @@ def probe_all(
                 correct=worth.correct,
                 extracted=kept(worth.extracted),
                 score_note=worth.note,
-                energy=None if made.time_s is None else _drawn(meter, start_s, made.time_s),
+                energy=None if made.time_s is None else _drawn(meter, part, start_s, made.time_s),
                 closing=None if made.closing is None else recorded(made.closing),
                 closing_energy=None if made.closing is None else _records(window.energy),
             )
@@ -102,9 +105,9 @@ def probed_trials(trial: Trial) -> Iterator[Trial]:
         )
 
 
-def _drawn(meter: Meter, start_s: float, end_s: float) -> tuple[EnergyRecord, ...] | None:
+def _drawn(meter: Meter, part: Part, start_s: float, end_s: float) -> tuple[EnergyRecord, ...] | None:
     try:
-        return _records(meter.between(start_s, end_s))
+        return _records(meter.between(start_s, end_s, part))
     except JoulewiseError:  # the timeline does not reach so far
         return None
 

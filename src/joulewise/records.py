@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from joulewise.energy.reading import ComponentEnergy, ComponentName, Energy, Provenance, Reading
-from joulewise.engines.engine import PHASES, CheckStatus, FinishReason, Generation, LosslessCheck
+from joulewise.engines.engine import PHASES, CheckStatus, FinishReason, Generation, LosslessCheck, Tally
 
 SCHEMA_VERSION = 2
 """Raised when a line's meaning changes; a reader refuses lines of a newer version."""
@@ -95,7 +95,8 @@ class GenerationRecord(Record):
 
     Args:
         rounds: ``(drafted, accepted)`` per round of speculation.
-        output_hash: SHA-256 (16 hex digits) of the output token ids.
+        output_hash: SHA-256 (16 hex digits) of the output token ids; ``text:`` and that of the text, where they are not
+            known.
         text: the output; None where only hashes are kept.
         phases_s: as in ``Generation``; None too in ledgers of before it was kept.
         prefill_energy: joules from ``start_s`` to ``first_token_s`` by the meter's timeline; None where that does not
@@ -127,9 +128,7 @@ class GenerationRecord(Record):
         return phases_s
 
     @classmethod
-    def of(
-        cls, generation: Generation, output_hash: str, keep_text: bool, prefill: Energy | None = None
-    ) -> GenerationRecord:
+    def of(cls, generation: Generation, keep_text: bool, prefill: Energy | None = None) -> GenerationRecord:
         """The record of one generation and of what its prefill drew."""
         return cls(
             prompt_tokens=generation.prompt_tokens,
@@ -140,12 +139,32 @@ class GenerationRecord(Record):
             end_s=generation.end_s,
             first_token_s=generation.first_token_s,
             rounds=tuple((r.drafted, r.accepted) for r in generation.rounds),
-            output_hash=output_hash,
+            output_hash=generation.output_hash,
             text=generation.text if keep_text else None,
             phases_s=generation.phases_s,
             prefill_energy=None if prefill is None else tuple(EnergyRecord.of(part) for part in prefill.components),
             log_probabilities=generation.log_probabilities,
         )
+
+
+class TallyRecord(Record):
+    """What a server counted over a Trial's speculation; None for what it does not tell.
+
+    Fields as in ``Tally``.
+    """
+
+    rounds: Tokens | None = None
+    drafted: Tokens | None = None
+    accepted: Tokens | None = None
+    drafts: Tokens | None = None
+    per_position: tuple[Tokens, ...] | None = None
+
+    @classmethod
+    def of(cls, tally: Tally | None, known: bool) -> TallyRecord | None:
+        """The record of a tally; None where nothing was drafted."""
+        if tally is None:
+            return None if known else cls()
+        return cls(**{name: getattr(tally, name) for name in cls.model_fields})
 
 
 class ProbeRecord(Record):
@@ -201,6 +220,8 @@ class Trial(Record):
         other_cpu_cores: cores' worth of CPU time that other processes used meanwhile; None if not known.
         polluted: whether that was above the plan's limit.
         attempt: 0, or the number of the rerun that replaces an earlier polluted Trial.
+        tally: what the Trial's server counted, where nobody tells the single rounds; None where they are told, or
+            nothing was drafted.
         running: of a sweep's Trial: so many requests ran side by side, batch after batch, and all of its generations
             are alike (as many prompt and output tokens each); None: requests ran one after the other.
         probe_of: the Trial whose thought this one was probed from; only in tables, never in a ledger.
@@ -242,6 +263,7 @@ class Trial(Record):
     probes: tuple[ProbeRecord, ...] = ()
     other_cpu_cores: float | None = None
     polluted: bool = False
+    tally: TallyRecord | None = None
     running: Annotated[int, Field(ge=1)] | None = None
     probe_of: str | None = None
 

@@ -15,17 +15,27 @@ from typing import Literal
 from joulewise.asking import CellAsk
 from joulewise.decoding import Vanilla
 from joulewise.energy.meter import Meter
+from joulewise.energy.part import WHOLE
 from joulewise.energy.reading import Energy
-from joulewise.engines.engine import Engine, EngineInfo, Generation, LosslessCheck, Request
+from joulewise.engines import serving
+from joulewise.engines.engine import OF_TEXT, Engine, EngineInfo, Generation, LosslessCheck, Request
 from joulewise.environment import record_environment, utc_now
-from joulewise.errors import ChoiceError, ContextLengthError, JoulewiseError, UserError
+from joulewise.errors import ChoiceError, ContextLengthError, JoulewiseError, ServerError, UserError
 from joulewise.idle import measure_idle
 from joulewise.ledger import IDLE, SKIPPED, RunFolder, read_json
 from joulewise.plan import Plan
 from joulewise.pollution import cpu_use, other_cores
 from joulewise.probing import probe_all
 from joulewise.reasoning import Answer
-from joulewise.records import NET_POLICY, Check, EnergyRecord, GenerationRecord, ReadingRecord, Trial
+from joulewise.records import (
+    NET_POLICY,
+    Check,
+    EnergyRecord,
+    GenerationRecord,
+    ReadingRecord,
+    TallyRecord,
+    Trial,
+)
 from joulewise.schedule import (
     Job,
     QuestionsByTask,
@@ -34,16 +44,23 @@ from joulewise.schedule import (
     check_compared,
     check_reasonings,
     check_supported,
+    check_unchanged,
+    first_prompt_hash,
     further,
     open_tasks,
     schedule,
 )
 from joulewise.stopping import stop_on_signal
 from joulewise.tasks import JUDGED
-from joulewise.tasks.task import prompt_hash, question_hash
+from joulewise.tasks.task import question_hash
 
 TIMELINE_S = 60.0
 """Raw readings are written to disk about so often."""
+
+SERVERS = "servers"
+"""The folder of servers' logs within a run folder."""
+
+TEXT_DIFFERS = "the text differs from vanilla's, and a server does not tell whether at a near-tie"
 
 KEPT_ANSWER_LENGTH = 64
 """Longer extracts of answers to others' questions may quote them, and stay out of the ledger."""
@@ -128,7 +145,7 @@ def run(
     check_compared(plan, engines, questions)
     jobs = schedule(plan, questions)
     with RunFolder(folder, plan, resume) as out, stop_on_signal() as stop:
-        _check_questions(out, questions, jobs)
+        check_unchanged(questions, jobs, {t.trial_id: t for t in out.content.trials}, out.path)
         session = _Session(plan, out, meter, questions, jobs, on_progress)
         for notice in (*out.notices, *skipped.told()):
             session.tell("notice", notice)
@@ -152,35 +169,6 @@ def run(
         return session.result()
 
 
-def _check_questions(out: RunFolder, questions: QuestionsByTask, jobs: Sequence[Job]) -> None:
-    """Make sure that what the run has asked so far still reads as it did.
-
-    Raises:
-        UserError: naming the first question that does not.
-    """
-    done = {t.trial_id: t for t in out.content.trials}
-    for job in jobs:
-        label = job.cell.task.label
-        trial = done.get(job.trial_id)
-        if trial is None:
-            continue
-        what = None
-        if trial.question_hash != question_hash(questions[label][0], job.question):
-            what = "its text, prompt or answer was changed"
-        elif trial.prompt_hash not in (None, _prompt_hash(questions, job)):
-            what = f"the prompt or the examples for {job.cell.reasoning.label} were changed"
-        if what is not None:
-            raise UserError(
-                f"{out.path}: question '{job.question.question_id}' of task {label} no longer reads as it did when "
-                f"this run asked it ({what}): put it back, or start anew elsewhere"
-            )
-
-
-def _prompt_hash(questions: QuestionsByTask, job: Job) -> str:
-    asked = questions[job.cell.task.label][0].asked(job.question)
-    return prompt_hash(job.cell.reasoning.asks_first(asked, Request((), 1)))
-
-
 class _Session:
     """One process's share of a run: what is done, and how one Trial is done."""
 
@@ -200,6 +188,7 @@ class _Session:
         self.checks = dict(out.content.checks)
         self.sequence = itertools.count(len(out.content.trials))
         self.infos: dict[str, EngineInfo] = {}
+        self.part = WHOLE
         # Token ids of the block in work; the ledger keeps their hashes only.
         self.outputs: dict[str, Answer] = {}
         self.timeline_written_s = time.monotonic()
@@ -249,9 +238,11 @@ class _Session:
     def run_engine(self, label: str, engine: Engine, stop: threading.Event) -> None:
         """Do every open Trial of one engine, or as many as come before ``stop``."""
         jobs = self.open_jobs(label)
-        decodings = list({c.decoding.label: c.decoding for c in self.plan.cells() if c.engine.label == label}.values())
+        cells = [job.cell for job in jobs] + [c for c in self.plan.cells() if c.engine.label == label]
         self.tell("load", f"loading {label}")
-        info = engine.load(decodings)
+        serving.attached(engine, self.out.path / SERVERS, lambda text: self.tell("load", f"loading {label}, {text}"))
+        info = engine.load(list({c.decoding.label: c.decoding for c in cells}.values()))
+        self.part = serving.part_of(engine, self.meter.specs)
         self._check_thinking(label, info)
         self._record_environment(label, info)
         self._warm_up(label, engine, stop)
@@ -300,6 +291,10 @@ class _Session:
         record_environment(self.out, self.meter, self.infos, len(self.jobs))
 
     def _warm_up(self, label: str, engine: Engine, stop: threading.Event) -> None:
+        if isinstance(engine, serving.Serving):
+            # The others as they come up.
+            serving.ready(engine, self.open_jobs(label)[0].cell.decoding, self.plan.warm_up)
+            return
         cells = [c for c in self.plan.cells() if c.engine.label == label]
         alone = dict.fromkeys((c.decoding, 0) for c in cells)
         for decoding, texts in alone | dict.fromkeys((c.decoding, c.reasoning.together) for c in cells):
@@ -314,7 +309,7 @@ class _Session:
         if self.plan.idle_baseline_s == 0 or stop.is_set():
             return
         self.tell("idle", f"measuring idle power for {self.plan.idle_baseline_s:g} s")
-        rows = measure_idle(self.meter, label, when, self.plan.idle_baseline_s, stop)
+        rows = measure_idle(self.meter, label, when, self.plan.idle_baseline_s, stop, self.part)
         if rows:
             known = read_json(self.out.path / IDLE).get("idle", [])
             self.out.write_json(IDLE, {"net_policy": NET_POLICY, "idle": known + rows})
@@ -332,14 +327,19 @@ class _Session:
     def _measure(self, engine: Engine, job: Job, attempt: int) -> Trial:
         cell, question = job.cell, job.question
         task = self.questions[cell.task.label][0]
-        started_at, cpu_before = utc_now(), cpu_use()
-        answer, error = None, None
-        with self.meter.window() as window:
+        error = serving.ready(engine, cell.decoding, self.plan.warm_up)
+        own = serving.processes(engine)
+        started_at, cpu_before = utc_now(), cpu_use(own)
+        answer = None
+        with self.meter.window(self.part) as window:
             try:
-                answer = self._answer(engine, job)
-            except (ContextLengthError, ChoiceError) as caught:
+                answer = None if error else self._answer(engine, job)
+            except (ContextLengthError, ChoiceError, ServerError) as caught:
                 error = str(caught)
-        others = other_cores(cpu_before, cpu_use())
+        others = other_cores(cpu_before, cpu_use(own))
+        counted = serving.counted(engine)
+        if counted.fault is not None and error is None:
+            answer, error = None, counted.fault
         # Scored while the counter's next steps come, which the joules wait for. The next window waits for them, too:
         # without rest between them two windows cannot be told apart (docs/measurement.md, "Rest between windows").
         score = None if answer is None else task.score(question, answer.text)
@@ -353,7 +353,7 @@ class _Session:
             task=cell.task.label,
             question_id=question.question_id,
             question_hash=question_hash(task, question),
-            prompt_hash=_prompt_hash(self.questions, job),
+            prompt_hash=first_prompt_hash(self.questions, job),
             category=question.category,
             repeat=job.repeat,
             sequence=next(self.sequence),
@@ -367,7 +367,7 @@ class _Session:
             readings_start=tuple(ReadingRecord.of(i, r) for i, r in window.readings_start.items()),
             readings_end=tuple(ReadingRecord.of(i, r) for i, r in window.readings_end.items()),
             other_cpu_cores=others,
-            polluted=others is not None and others > self.plan.pollution.limit_cores,
+            polluted=counted.shared or (others is not None and others > self.plan.pollution.limit_cores),
         )
         if answer is None or score is None:
             return trial
@@ -379,15 +379,14 @@ class _Session:
 
         return trial.model_copy(
             update={
-                "generations": tuple(
-                    GenerationRecord.of(g, token_hash(g), keep_text, self._prefill(g)) for g in answer.generations
-                ),
+                "generations": tuple(GenerationRecord.of(g, keep_text, self._prefill(g)) for g in answer.generations),
                 "score": score.value,
                 "correct": score.correct,
                 "extracted": score.extracted if may_be_kept([score.extracted]) else None,
                 "votes": answer.votes if may_be_kept(answer.votes or ()) else None,
                 "ratings": answer.ratings,
-                "note": answer.note,
+                "note": "; ".join(note for note in (answer.note, counted.note) if note) or None,
+                "tally": TallyRecord.of(counted.tally, counted.known),
                 "metric": score.metric,
                 "score_note": score.note,
                 "probes": probe_all(
@@ -396,8 +395,9 @@ class _Session:
                     self._ask(engine, job),
                     self.meter,
                     partial(task.score, question),
-                    lambda closing: GenerationRecord.of(closing, token_hash(closing), keep_text),
+                    lambda closing: GenerationRecord.of(closing, keep_text),
                     lambda extracted: extracted if may_be_kept([extracted]) else None,
+                    self.part,
                 ),
             }
         )
@@ -410,7 +410,7 @@ class _Session:
         if generation.first_token_s is None:
             return None
         try:
-            return self.meter.between(generation.start_s, generation.first_token_s)
+            return self.meter.between(generation.start_s, generation.first_token_s, self.part)
         except JoulewiseError:
             return None
 
@@ -477,6 +477,8 @@ class _Session:
             return LosslessCheck("not_checked", note="vanilla failed on this question")
         if [g.output_hash for g in before.generations] == [g.output_hash for g in after.generations]:
             return LosslessCheck("identical")
+        if any(g.output_hash.startswith(OF_TEXT) for g in (*before.generations, *after.generations)):
+            return LosslessCheck("not_checked", note=TEXT_DIFFERS)
         ours, vanilla = (self.outputs.get(j.trial_id) or self._answer(engine, j) for j in (job, reference))
         # The first request whose outputs differ; later requests may build on it.
         triples = zip(vanilla.requests, vanilla.generations, ours.generations, strict=False)
@@ -489,8 +491,3 @@ class _Session:
 def _seed(plan_seed: int, question_id: str, repeat: int) -> int:
     """The same for all decodings of a question, so that pairs are fair; another for every repeat."""
     return int.from_bytes(hashlib.sha256(f"{plan_seed}/{question_id}/{repeat}".encode()).digest()[:4], "big")
-
-
-def token_hash(generation: Generation) -> str:
-    """SHA-256 (16 hex digits) of the output tokens."""
-    return hashlib.sha256(",".join(map(str, generation.token_ids)).encode()).hexdigest()[:16]

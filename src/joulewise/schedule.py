@@ -13,13 +13,13 @@ from typing import TypeAlias
 
 from joulewise.decoding import Vanilla
 from joulewise.engines import open_engine
-from joulewise.engines.engine import ComparingEngine, Engine
+from joulewise.engines.engine import ComparingEngine, Engine, Request
 from joulewise.engines.together import refuses_together
 from joulewise.errors import JoulewiseError, UserError
 from joulewise.plan import Cell, Plan, TaskSpec
 from joulewise.records import Trial
 from joulewise.tasks import open_task
-from joulewise.tasks.task import Question, Task
+from joulewise.tasks.task import Question, Task, prompt_hash, question_hash
 
 TOLD = 3
 """So many faults of a task's data are told in full; all are in the run folder."""
@@ -147,7 +147,26 @@ def schedule(plan: Plan, questions: QuestionsByTask) -> list[Job]:
             order.shuffle(blocks)
             for task, question in blocks:
                 jobs += [Job(c, question, repeat) for c in order.sample(by_task[task], len(by_task[task]))]
-    return jobs
+    return [job for spec in plan.engines for job in _by_server(plan, spec.label, jobs)]
+
+
+def _by_server(plan: Plan, engine: str, jobs: Sequence[Job]) -> list[Job]:
+    """An engine's jobs; where its servers run one at a time, so that each is started once a repeat.
+
+    Within a repeat the servers come in random order: more repeats make more, shorter blocks that take turns, and drift
+    falls on all of them more alike.
+    """
+    mine = [job for job in jobs if job.cell.engine.label == engine]
+    labels = list(dict.fromkeys(job.cell.decoding.label for job in mine))
+    if not mine or not mine[0].cell.engine.one_at_a_time:
+        return mine
+    if plan.order == "sequential":
+        return sorted(mine, key=lambda job: labels.index(job.cell.decoding.label))
+    turns = {
+        repeat: random.Random(f"{plan.seed}/servers/{engine}/{repeat}").sample(sorted(labels), len(labels))
+        for repeat in {job.repeat for job in mine}
+    }
+    return sorted(mine, key=lambda job: (job.repeat, turns[job.repeat].index(job.cell.decoding.label)))
 
 
 def further(
@@ -194,11 +213,13 @@ def further(
             found.append((task, repeat))
             repeat += 1
     if plan.order == "sequential":
-        return [Job(c, q, r) for task, r in found for c in by_task[task] for q in questions[task][1]]
+        jobs = [Job(c, q, r) for task, r in found for c in by_task[task] for q in questions[task][1]]
+        return _by_server(plan, engine, jobs)
     order = random.Random(f"{plan.seed}/further/{engine}/{len(found)}")
     blocks = [(task, question, repeat) for task, repeat in found for question in questions[task][1]]
     order.shuffle(blocks)
-    return [Job(c, q, r) for task, q, r in blocks for c in order.sample(by_task[task], len(by_task[task]))]
+    jobs = [Job(c, q, r) for task, q, r in blocks for c in order.sample(by_task[task], len(by_task[task]))]
+    return _by_server(plan, engine, jobs)
 
 
 def check_supported(plan: Plan) -> dict[str, Engine]:
@@ -302,6 +323,41 @@ def not_compared(plan: Plan, engines: Mapping[str, Engine], questions: Questions
 def _refuse(faults: Faults) -> None:
     if faults:
         raise UserError("\n".join(faults))
+
+
+def check_unchanged(questions: QuestionsByTask, jobs: Sequence[Job], done: Mapping[str, Trial], where: Path) -> None:
+    """Make sure that what a run has asked so far still reads as it did.
+
+    Args:
+        questions: of ``open_tasks``.
+        jobs: of ``schedule``.
+        done: the run's Trials by id.
+        where: the run folder.
+
+    Raises:
+        UserError: naming the first question that does not.
+    """
+    for job in jobs:
+        label = job.cell.task.label
+        trial = done.get(job.trial_id)
+        if trial is None:
+            continue
+        what = None
+        if trial.question_hash != question_hash(questions[label][0], job.question):
+            what = "its text, prompt or answer was changed"
+        elif trial.prompt_hash not in (None, first_prompt_hash(questions, job)):
+            what = f"the prompt or the examples for {job.cell.reasoning.label} were changed"
+        if what is not None:
+            raise UserError(
+                f"{where}: question '{job.question.question_id}' of task {label} no longer reads as it did when "
+                f"this run asked it ({what}): put it back, or start anew elsewhere"
+            )
+
+
+def first_prompt_hash(questions: QuestionsByTask, job: Job) -> str:
+    """Of what a job asks first."""
+    asked = questions[job.cell.task.label][0].asked(job.question)
+    return prompt_hash(job.cell.reasoning.asks_first(asked, Request((), 1)))
 
 
 def blocks(jobs: Sequence[Job]) -> Iterator[list[Job]]:

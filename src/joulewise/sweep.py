@@ -28,7 +28,7 @@ from joulewise.ledger import RunFolder
 from joulewise.plan import Plan, TaskSpec
 from joulewise.pollution import cpu_use, other_cores
 from joulewise.records import EnergyRecord, GenerationRecord, ReadingRecord, Trial
-from joulewise.runner import TIMELINE_S, Progress, RunResult, token_hash
+from joulewise.runner import TIMELINE_S, Progress, RunResult
 from joulewise.stopping import stop_on_signal
 from joulewise.table import RunTable, rows_to_arrow
 
@@ -229,7 +229,7 @@ def _measure(
         started_at=started_at,
         start_s=window.start_s,
         end_s=window.end_s,
-        generations=tuple(GenerationRecord.of(g, token_hash(g), keep_text=False) for g in generations),
+        generations=tuple(GenerationRecord.of(g, keep_text=False) for g in generations),
         energy=tuple(EnergyRecord.of(part) for part in window.energy.components),
         readings_start=tuple(ReadingRecord.of(i, r) for i, r in window.readings_start.items()),
         readings_end=tuple(ReadingRecord.of(i, r) for i, r in window.readings_end.items()),

@@ -17,7 +17,7 @@ import pyarrow as pa
 from joulewise.energy.reading import Z95
 from joulewise.engines.engine import PHASES
 from joulewise.errors import EnvironmentFault
-from joulewise.records import Check, GenerationRecord, Trial
+from joulewise.records import Check, GenerationRecord, TallyRecord, Trial
 
 if TYPE_CHECKING:
     import pandas
@@ -99,6 +99,8 @@ SCHEMA = pa.schema(
 ``prefill_s`` and ``<component>_prefill_j`` go up to the first token; ``<component>_prefill_edges_j`` is the latter's
 standard uncertainty, gain and offset apart. They, and ``phase_<phase>_s`` (``PHASES``), are sums over a Trial's
 generations, null where one of these does not tell.
+``rounds``, ``drafted_tokens`` and ``accepted_tokens`` are null where a server speculated and does not tell; the lists
+by round are empty where it tells totals alone.
 ``probe_of``: where a Trial was probed from the thought of another, that one's ``trial_id``; else null.
 ``running``: of a sweep's Trial: how many of its generations, all alike, ran side by side; else null.
 """
@@ -219,6 +221,7 @@ def _row(number: int, trial: Trial, rounds: list[int]) -> tuple[Any, ...]:
         sum([g.wasted_tokens for g in generations]),
         "+".join([g.output_hash for g in generations]) or None,
         sum([len(g.rounds) for g in generations]),
+        trial.tally,
         len(generations),
         _sum([None if g.first_token_s is None else g.first_token_s - g.start_s for g in generations]),
         *_phases(generations),
@@ -252,7 +255,7 @@ def _prefills(generations: Sequence[GenerationRecord]) -> list[float | None]:
 
 _PREFILLS = tuple(f"{component}_prefill_j" for component in COMPONENTS)
 _OTHERS = (
-    *("prompt_tokens", "output_tokens", "wasted_tokens", "output_hash", "rounds"),
+    *("prompt_tokens", "output_tokens", "wasted_tokens", "output_hash", "rounds", "tally"),
     *("generation_count", "prefill_s"),
     *(f"phase_{phase}_s" for phase in PHASES),
     *_PREFILLS[:-1],
@@ -268,17 +271,32 @@ def _batch(run: str, rows: Sequence[tuple[Any, ...]], rounds: Sequence[int]) -> 
     columns |= {"run": [run] * len(rows), **energy_columns(values[len(names) :])}
     kinds = [columns[f"{component}_provenance"] for component in COMPONENTS[:-1]]
     columns["total_prefill_j"] = prefill_total(kinds, [columns[name] for name in _PREFILLS[:-1]])
+    tallies: Sequence[TallyRecord | None] = columns.pop("tally")
     ends = np.cumsum([0, *columns["rounds"]], dtype=np.int32)
+    columns["rounds"] = with_tally(columns["rounds"], [t if t is None else (t.rounds,) for t in tallies])
     for name, of_round in zip(("drafted", "accepted"), np.array(rounds, dtype=np.int32).reshape(-1, 2).T, strict=True):
         columns[f"{name}_per_round"] = pa.ListArray.from_arrays(ends, np.ascontiguousarray(of_round))
         sums = np.concatenate([[0], np.cumsum(of_round)])
-        columns[f"{name}_tokens"] = sums[ends[1:]] - sums[ends[:-1]]
+        told = [t if t is None else (getattr(t, name),) for t in tallies]
+        columns[f"{name}_tokens"] = with_tally(sums[ends[1:]] - sums[ends[:-1]], told)
     fields = [f for f in SCHEMA if f.name in columns]
     arrays = [
         column if isinstance(column := columns[f.name], pa.Array) else pa.array(column, f.type, from_pandas=True)
         for f in fields  # from_pandas: nan is null
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def with_tally(counts: Sequence[int] | Any, tallies: Sequence[tuple[int | None] | None]) -> Sequence[int | None] | Any:
+    """Counts by the single rounds, shape ``(Trials,)``, or what a server counted; null where it does not tell.
+
+    Args:
+        counts: by the rounds.
+        tallies: what was counted; None for a Trial without a server's count.
+    """
+    if not any(tallies):
+        return counts
+    return [int(count) if told is None else told[0] for count, told in zip(counts, tallies, strict=True)]
 
 
 def _check_columns(checks: Sequence[tuple[Any, ...] | None]) -> _Columns:

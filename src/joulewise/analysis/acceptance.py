@@ -15,7 +15,8 @@ HOW_COUNTED = (
     "Acceptance length is the mean number of tokens that a round of speculation puts out: the accepted draft tokens "
     "plus one, the bonus token that the target adds itself. With the engine transformers the first round includes the "
     "prefill; with native the prefill is no round, and its token, the first, belongs to none. A round that the end of "
-    "the text cuts short counts as if its bonus token had been kept."
+    "the text cuts short counts as if its bonus token had been kept. A server (endpoint) tells totals alone; its "
+    "rounds are the output tokens less the first and the accepted ones, one too few where the end cut a round short."
 )
 
 
@@ -32,7 +33,8 @@ class Acceptance:
         wasted: tokens thrown away past the end of the output.
         length: mean acceptance length, 1 + accepted / rounds.
         rate: accepted / drafted; None where nothing was drafted.
-        histogram: number of rounds by how many draft tokens they accepted, from 0 on.
+        histogram: number of rounds by how many draft tokens they accepted, from 0 on; empty where a server tells
+            totals alone.
     """
 
     key: CellKey
@@ -56,9 +58,11 @@ def acceptance(cell: Cell) -> Acceptance | None:
     rounds, accepted, drafted, wasted = (
         cell.numbers(name) for name in ("rounds", "accepted_tokens", "drafted_tokens", "wasted_tokens")
     )
-    if not rounds.any():
+    known = ~np.isnan(rounds)  # a server may not tell of a Trial what was drafted
+    if not rounds[known].any():
         return None
-    codes, n = dense(cell.questions)
+    rounds, accepted, drafted, wasted = rounds[known], accepted[known], drafted[known], wasted[known]
+    codes, n = dense(cell.questions[known])
     again = resample(sum_by_unit(codes, n, rounds, accepted))
     with np.errstate(divide="ignore", invalid="ignore"):
         replicates = 1.0 + again[:, 1] / again[:, 0]

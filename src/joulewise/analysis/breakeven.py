@@ -287,7 +287,7 @@ def _break_even(pairs: Pairs, samples: Sequence[_Sample], currency: _Currency, n
     """The figures of the first sample, with intervals that hold for all of them."""
     steps, tokens, rounds = samples[0].sums[:3]
     for what, count in (("plain steps", steps), ("tokens", tokens), ("rounds", rounds)):
-        if count <= 0.0:
+        if not count > 0.0:  # or not known
             return unknown_break_even(f"there were no {what} after the first token")
     figures = _figures(samples[0].sums, currency.weights)
     for name, clause in (("round", "a round"), ("step", "a plain step")):

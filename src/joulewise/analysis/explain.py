@@ -83,8 +83,14 @@ def explanations(
     return tuple(
         explain(vanilla[cell.key.group], cell, components[cell.key.head], environments.get(cell.key.run, {}))
         for cell in cells
-        if cell.key.decoding != VANILLA and cell.key.group in vanilla and cell.numbers("rounds").any()
+        if cell.key.decoding != VANILLA and cell.key.group in vanilla and speculated(cell)
     )
+
+
+def speculated(cell: Cell) -> bool:
+    """Whether a cell had rounds of speculation, and tells of every Trial how many."""
+    rounds = cell.numbers("rounds")
+    return bool(rounds.any() and not np.isnan(rounds).any())
 
 
 def explain(vanilla: Cell, method: Cell, component: ComponentName, environment: Mapping[str, Any]) -> Explanation:
@@ -94,7 +100,7 @@ def explain(vanilla: Cell, method: Cell, component: ComponentName, environment: 
         int(exact_sum(method.numbers(name))) for name in ("drafted_tokens", "accepted_tokens", "rounds")
     )
     lengths = np.bincount(pc.list_flatten(method.rows["drafted_per_round"]).to_numpy())
-    chain = lengths.tolist() if is_chain(method.key.decoding) and drafted else None
+    chain = lengths.tolist() if is_chain(method.key.decoding) and len(lengths) and drafted else None
     draft_s = exact_sum(method.numbers("phase_draft_s")) / rounds  # nan where a Trial does not tell
     return Explanation(
         method.key,

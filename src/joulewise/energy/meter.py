@@ -18,11 +18,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 
 from joulewise.energy.calibration import check_calibration
 from joulewise.energy.edge import Edge
 from joulewise.energy.estimate import source_energy
+from joulewise.energy.part import WHOLE, Part
 from joulewise.energy.reading import Z95, ComponentEnergy, ComponentName, Energy, Reading, sum_components, unknown
 from joulewise.energy.sampler import sampler
 from joulewise.energy.source import Absent, Source, SourceSpec
@@ -268,10 +270,13 @@ class Meter:
             self._settle()
 
     @contextmanager
-    def window(self) -> Iterator[Window]:
+    def window(self, part: Part = WHOLE) -> Iterator[Window]:
         """A window from here to the end of the ``with`` block, also where the block raises.
 
         Windows may nest, overlap and come from several threads.
+
+        Args:
+            part: whose joules are asked for.
 
         Raises:
             JoulewiseError: the meter is closed.
@@ -280,7 +285,7 @@ class Meter:
             raise JoulewiseError("the meter is closed: open a window only inside its with block")
         first = [(track, track.read()) for track in self._order]
         start_s = self._clock()
-        window = Window(self._moment(start_s, first), self._energy)
+        window = Window(self._moment(start_s, first), partial(self._energy, part=part))
         try:
             yield window
         finally:
@@ -288,7 +293,7 @@ class Meter:
             last = [(track, track.read()) for track in reversed(self._order)]
             window._close(self._moment(end_s, last[::-1]))
 
-    def between(self, start_s: float, end_s: float) -> Energy:
+    def between(self, start_s: float, end_s: float, part: Part = WHOLE) -> Energy:
         """The joules of a stretch of time that has passed, by the timeline.
 
         The counter was not read at its ends for the purpose, so the interval is wider than a window's.
@@ -296,6 +301,7 @@ class Meter:
         Args:
             start_s: its start, on the meter's clock (``time.monotonic``), in seconds.
             end_s: its end.
+            part: whose joules are asked for.
 
         Raises:
             JoulewiseError: the timeline does not cover it: it keeps an hour (``timeline.KEPT_S``).
@@ -312,7 +318,7 @@ class Meter:
                 + ("is still to come" if reach_s == math.inf else f"is {now_s - reach_s:.1f} s old")
             )
         start, end = (_Moment(t, {track: track.edge(None, t) for track in self._order}) for t in (start_s, end_s))
-        return self._energy(start, end)
+        return self._energy(start, end, part)
 
     def resolvable(self, relative_error: float) -> dict[ComponentName, float | None]:
         """How long a window must last, at the present power, for its 95 % interval to be so narrow.
@@ -379,7 +385,7 @@ class Meter:
     def _longest_period_s(self) -> float:
         return max((track.period_s or 0.0 for track in self._order), default=0.0)
 
-    def _energy(self, start: _Moment, end: _Moment) -> Energy:
+    def _energy(self, start: _Moment, end: _Moment, part: Part) -> Energy:
         """The joules between two moments; waits for the step after the later one, if a sampler is there to see it."""
         with self._settled:
             for moment in (start, end):
@@ -389,15 +395,20 @@ class Meter:
                 self._settled.wait_for(lambda: end.settled or self._closed, wait_s)
             for moment in (start, end):
                 moment.settle(at_once=True)
-        return Energy(end.time_s - start.time_s, self._components(start.edges, end.edges), start.time_s, end.time_s)
+        return Energy(
+            end.time_s - start.time_s, self._components(start.edges, end.edges, part), start.time_s, end.time_s
+        )
 
-    def _components(self, start: Mapping[Track, Edge], end: Mapping[Track, Edge]) -> tuple[ComponentEnergy, ...]:
+    def _components(
+        self, start: Mapping[Track, Edge], end: Mapping[Track, Edge], part: Part
+    ) -> tuple[ComponentEnergy, ...]:
         components = []
         for component in COMPONENTS:
-            if component in self._unknown:
-                components.append(unknown(component, self._unknown[component]))
-            elif component in self._tracks:
-                parts = [source_energy(t.source.spec, start[t], end[t]) for t in self._tracks[component]]
+            tracks = [t for t in self._tracks.get(component, ()) if part.has(t.source.spec.source_id)]
+            if reason := part.unknown.get(component) or self._unknown.get(component):
+                components.append(unknown(component, reason))
+            elif tracks:
+                parts = [source_energy(t.source.spec, start[t], end[t]) for t in tracks]
                 total = parts[0] if len(parts) == 1 else sum_components(component, parts)
                 if component in self._stand_in:
                     total = replace(total, note=f"{total.note}; it stands in for {self._stand_in[component]}")

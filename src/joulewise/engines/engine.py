@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
@@ -81,6 +82,24 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
+class Tally:
+    """Speculation as totals, where nobody tells the single rounds.
+
+    Args:
+        rounds: verification forwards of the target, those without a draft included.
+        drafted, accepted: as in ``Round``, summed.
+        drafts: the rounds that had a draft; None where not told.
+        per_position: in how many rounds the first, second, ... draft token was accepted; None where not told.
+    """
+
+    rounds: int
+    drafted: int
+    accepted: int
+    drafts: int | None = None
+    per_position: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Cut:
     """An output as it was after some of its tokens.
 
@@ -95,13 +114,18 @@ class Cut:
     time_s: float | None
 
 
+OF_TEXT = "text:"
+"""Begins the hash of an output whose text is known and whose token ids are not."""
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """What one Request gave.
 
     Args:
         text: the output, special tokens removed.
-        token_ids: the output tokens, the end-of-sequence token included where it was produced.
+        token_ids: the output tokens, the end-of-sequence token included where it was produced; empty where the engine
+            tells only how many there are.
         prompt_tokens: tokens of the prompt after the template.
         wasted_tokens: tokens that the target had accepted or produced past the end of the output and that were thrown
             away.
@@ -116,6 +140,7 @@ class Generation:
             the whole vocabulary, however its tokens were drawn; the end token counts too. None where not asked for.
         thinking_open: whether the prompt ended inside a ``<think>`` block, which the output goes on with.
         cuts: those that the Request asked for and that lie before the output's end.
+        counted_tokens: how many output tokens there are, where their ids are not known; None where they are.
     """
 
     text: str
@@ -132,11 +157,19 @@ class Generation:
     log_probability: float | None = None
     thinking_open: bool = False
     cuts: tuple[Cut, ...] = ()
+    counted_tokens: int | None = None
 
     @property
     def output_tokens(self) -> int:
         """Output tokens, the end-of-sequence token included."""
-        return len(self.token_ids)
+        return len(self.token_ids) if self.counted_tokens is None else self.counted_tokens
+
+    @property
+    def output_hash(self) -> str:
+        """SHA-256 (16 hex digits) of the output tokens; of the text, and marked so, where their ids are not known."""
+        if self.counted_tokens is not None:
+            return OF_TEXT + hashlib.sha256(self.text.encode()).hexdigest()[:16]
+        return hashlib.sha256(",".join(map(str, self.token_ids)).encode()).hexdigest()[:16]
 
     @property
     def drafted(self) -> int:
@@ -185,8 +218,8 @@ class EngineInfo:
         engine: the engine's registry name.
         model: the model as the plan named it.
         model_class: such as ``LlamaForCausalLM``.
-        parameters: number of parameters.
-        dtype: such as ``float32``.
+        parameters: number of parameters; None where a server does not tell.
+        dtype: such as ``float32``; ``unknown`` where a server does not tell.
         devices: where the weights lie, such as ``("cuda:0",)``.
         context_length: the most tokens of prompt and output together; None if the model states none.
         versions: library versions that matter, by name.
@@ -198,7 +231,7 @@ class EngineInfo:
     engine: str
     model: str
     model_class: str
-    parameters: int
+    parameters: int | None
     dtype: str
     devices: tuple[str, ...]
     context_length: int | None

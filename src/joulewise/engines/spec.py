@@ -39,6 +39,11 @@ class ModelSpec(BaseModel):
     revision: str | None = None
 
     @property
+    def one_at_a_time(self) -> bool:
+        """Whether each decoding needs a start of its own: never here."""
+        return False
+
+    @property
     def label(self) -> str:
         """Short name within a grid: the given one, or the last part of the model's name, the quantisations (such as
         ``-nf4`` and ``+int8-draft``) and the engine's kind.

@@ -197,7 +197,7 @@ def _acceptance(section: Section) -> Grid:
             Column("drafted", tuple(Shown(f"{a.drafted:,}") for a in found)),
             Column("accepted", tuple(Shown(f"{a.accepted:,}", _rate(a)) for a in found)),
             Column("past the end", tuple(Shown(f"{a.wasted:,}") for a in found)),
-            Column("by round", tuple(Shown("", bars=a.histogram) for a in found)),
+            Column("by round", tuple(Shown("" if a.histogram else "not told", bars=a.histogram) for a in found)),
         ),
         (HOW_COUNTED, BARS),
     )

@@ -1,0 +1,106 @@
+"""Serving: what an engine has besides whose model runs in a server, a process of its own or on another host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from joulewise.asking import CellAsk
+from joulewise.decoding.spec import Decoding
+from joulewise.energy.part import WHOLE, Part
+from joulewise.engines.engine import Engine, Tally
+from joulewise.errors import ServerError
+
+if TYPE_CHECKING:
+    import psutil
+
+    from joulewise.energy.source import SourceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What a server counted over a Trial.
+
+    Args:
+        tally: None where nothing was drafted, or nobody knows (``known`` tells which).
+        known: whether the server tells what was drafted.
+        shared: whether others used the server meanwhile, so that neither its counters nor its joules are ours alone.
+        note: what a reader must know.
+        fault: why the Trial is none of its cell.
+    """
+
+    tally: Tally | None = None
+    known: bool = True
+    shared: bool = False
+    note: str | None = None
+    fault: str | None = None
+
+
+@runtime_checkable
+class Serving(Protocol):
+    """An engine before a server. What may take long, and what is no work of a Trial, it does outside of windows."""
+
+    def attach(self, folder: Path, tell: Callable[[str], None]) -> None:
+        """Before ``load``: where its logs go, and who is told how a start goes on."""
+        ...
+
+    def part(self, sources: Sequence[SourceSpec]) -> Part:
+        """Which sources of the meter are the server's. After ``load``.
+
+        Raises:
+            UserError: a device that the plan names has no source.
+        """
+        ...
+
+    def prepare(self, decoding: Decoding) -> bool:
+        """Make the server for ``decoding`` ready, and begin to count. Whether it must be warmed up.
+
+        Raises:
+            ServerError: it cannot be had.
+        """
+        ...
+
+    def counted(self) -> Counted:
+        """What the server counted since ``prepare``."""
+        ...
+
+    def processes(self) -> list[psutil.Process]:
+        """Those of the servers that run on this machine, as far as they are known."""
+        ...
+
+
+def attached(engine: Engine, folder: Path, tell: Callable[[str], None]) -> None:
+    """Tell an engine before a server where its logs go."""
+    if isinstance(engine, Serving):
+        engine.attach(folder, tell)
+
+
+def part_of(engine: Engine, sources: Sequence[SourceSpec]) -> Part:
+    """Whose joules an engine's Trials have."""
+    return engine.part(sources) if isinstance(engine, Serving) else WHOLE
+
+
+def ready(engine: Engine, decoding: Decoding, warm_up: int) -> str | None:
+    """Make an engine ready for a Trial, warmed up where its server has just come up; why it is not."""
+    if not isinstance(engine, Serving):
+        return None
+    try:
+        if engine.prepare(decoding):
+            for _ in range(warm_up):
+                CellAsk(engine, decoding).warm_up()
+            engine.prepare(decoding)
+    except ServerError as error:
+        return str(error)
+    return None
+
+
+def counted(engine: Engine) -> Counted:
+    """What a server counted over the Trial that has just ended; nothing for other engines, which tell of each round."""
+    return engine.counted() if isinstance(engine, Serving) else Counted()
+
+
+def processes(engine: Engine) -> list[psutil.Process]:
+    """The server's processes on this machine."""
+    return engine.processes() if isinstance(engine, Serving) else []
