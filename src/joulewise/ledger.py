@@ -198,6 +198,16 @@ def check_folder(path: Path, plan: Plan, resume: bool) -> None:
     _content(path, plan, resume)
 
 
+def resumable_plan(path: Path) -> Plan:
+    """The plan of a run that may go on.
+
+    Raises:
+        UserError: there is no run here, or files of it are missing or damaged.
+    """
+    _check_resumable(path)
+    return _recorded_plan(path / "plan.yaml")
+
+
 def _check_resumable(path: Path) -> None:
     if not (path / "plan.yaml").exists() and not (path / LEDGER).exists():
         raise UserError(f"{path}: there is no run to resume here; leave out --resume to start one")

@@ -24,7 +24,7 @@ from joulewise.engines.engine import EngineInfo, Generation
 from joulewise.engines.spec import NativeSpec
 from joulewise.environment import record_environment, utc_now
 from joulewise.errors import UserError
-from joulewise.ledger import RunFolder
+from joulewise.ledger import RunFolder, resumable_plan
 from joulewise.plan import Plan, TaskSpec
 from joulewise.pollution import cpu_use, other_cores
 from joulewise.records import EnergyRecord, GenerationRecord, ReadingRecord, Trial
@@ -83,6 +83,20 @@ def sweep_plan(spec: NativeSpec, box: Box, seed: int) -> Plan:
         seed=seed,
         idle_baseline_s=0.0,
     )
+
+
+def begun(folder: Path) -> tuple[NativeSpec, Box, int]:
+    """What a sweep was begun with, from its folder's plan: the reverse of ``sweep_plan``.
+
+    Raises:
+        UserError: the folder holds no sweep that could go on.
+    """
+    plan = resumable_plan(folder)
+    spec, task = plan.engines[0], plan.tasks[0]
+    if task.name != TASK or not isinstance(spec, NativeSpec):
+        raise UserError(f"{folder}: holds a run of the plan '{plan.name}', and no sweep: go on with `joulewise run`")
+    low_high = {name: (int(low), int(high)) for name, (low, high) in task.options.items()}
+    return spec, Box(**low_high), plan.seed
 
 
 def sweep(

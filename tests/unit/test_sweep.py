@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from fake_source import SteadySource
@@ -29,9 +30,11 @@ from joulewise.engines import ENGINES
 from joulewise.engines.engine import EngineInfo
 from joulewise.engines.spec import NativeSpec
 from joulewise.errors import EnvironmentFault, UserError
-from joulewise.ledger import LEDGER, load
+from joulewise.ledger import LEDGER, RunFolder, load
 from joulewise.ledger_lines import read_ledger
+from joulewise.plan import Plan
 from joulewise.runner import Progress, RunResult
+from joulewise.yaml_file import parse_yaml
 from planted_curve import PLANTED
 from scripted_sweep import Counter, ScriptedSweep, planted_j
 
@@ -289,12 +292,54 @@ def test_too_few_points_in_the_time_are_told_with_the_way_on(command: Any, monke
         slow.setattr(ScriptedSweep, "__init__", partialmethod(ScriptedSweep.__init__, before=lambda _: time.sleep(0.2)))
         done = command("--out", "a run", "--minutes", "0.01", "--prompt", "32,900", "--seed", "7")
     assert done.exit_code == 0, done.output
-    told = "a curve needs 12 or more: give it more --minutes with joulewise sweep default --prompt 32,900"
+    told = "a curve needs 12 or more: give it more --minutes with joulewise sweep --out 'a run' --resume"
     assert told in done.output
     copied = done.output.partition("--minutes with ")[2].partition(", or begin another")[0]
     again = CliRunner().invoke(app, shlex.split(copied)[1:])
     assert again.exit_code == 0, again.output
     assert "40 points in a run" in again.output
+
+
+def test_a_sweep_goes_on_as_it_was_begun(command: Any, tmp_path: Path) -> None:
+    def resume(*arguments: str) -> Any:
+        return CliRunner().invoke(app, ["sweep", "--out", "run", "--resume", *arguments])
+
+    begun = command("--out", "run", "--points", "12", "--prompt", "32,900", "--load", "1,2", "--seed", "7")
+    assert begun.exit_code == 0, begun.output
+    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+    (tmp_path / "run" / "environment.json").write_text(json.dumps(environment | {"planned_trials": 13}))
+    done = resume()
+    assert done.exit_code == 0, done.output
+    assert "13 points in run" in done.output
+    more = resume("--points", "14", "--prompt", "32, 900", "--seed", "7")
+    assert "14 points in run" in more.output
+    plan = yaml.safe_load((tmp_path / "run" / "plan.yaml").read_text())
+    assert plan["tasks"][0]["options"]["prompt_tokens"] == [32, 900]
+    for options, words in (
+        (("--prompt", "32,800"), "--prompt 32,800: the sweep in run was begun with 32,900; leave it out"),
+        (("--dtype", "float16"), "--dtype float16: the sweep in run was begun with auto"),
+        (("other/model",), "MODEL other/model: the sweep in run was begun with default"),
+    ):
+        assert words in str(resume(*options).exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--out", "run"], "MODEL is missing: name default"),
+        (["default"], "--out is missing"),
+        (["--out", "none", "--resume"], "none: there is no run to resume here"),
+        (["--out", "other", "--resume"], "other: holds a run of the plan 'a', and no sweep"),
+    ],
+)
+def test_what_a_sweep_needs_is_told(command: Any, tmp_path: Path, arguments: list[str], words: str) -> None:
+    plan = "name: a\nengines: [{kind: native}]\ndecodings: [vanilla]\ntasks: [{name: starter-maths}]\n"
+    with RunFolder(tmp_path / "other", parse_yaml(plan, Plan, "a"), False) as folder:
+        folder.write_json("environment.json", {})
+    (tmp_path / "other" / "ledger.jsonl").touch()
+    done = CliRunner().invoke(app, ["sweep", *arguments])
+    assert isinstance(done.exception, UserError)
+    assert words in str(done.exception)
 
 
 def test_a_dry_run_lists_points_and_seconds_and_writes_nothing(command: Any, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -23,33 +24,70 @@ TOKENS_A_STEP = {False: 8.0, True: 500.0}
 """Prompt tokens that are read in the time of a step, without and with a GPU; rough."""
 
 
+DEFAULTS = {
+    "prompt": "32,7168",
+    "output": "1,1024",
+    "load": "1,8",
+    "points": "40",
+    "seed": "0",
+    "dtype": "auto",
+    "quantisation": "none",
+    "device": "auto",
+}
+"""What an option is where it is neither given nor, as a sweep goes on, recorded."""
+
+
 def sweep(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="default, a hub name, a folder or a GGUF file, as in a plan.")
-    ],
-    out: Annotated[str, typer.Option("--out", "-o", metavar="DIR", help="The run folder, for `joulewise curve`.")],
-    prompts: Annotated[
-        str, typer.Option("--prompt", metavar="LEAST,MOST", help="Prompt tokens of a request.")
-    ] = "32,7168",
-    outputs: Annotated[
-        str, typer.Option("--output", metavar="LEAST,MOST", help="Output tokens of a request.")
-    ] = "1,1024",
-    loads: Annotated[
-        str,
-        typer.Option(
-            "--load", metavar="LEAST,MOST", help="Requests side by side: these, and the powers of two between."
+        str | None,
+        typer.Argument(
+            metavar="MODEL", help="default, a hub name, a folder or a GGUF file, as in a plan. --resume needs none."
         ),
-    ] = "1,8",
-    points: Annotated[int, typer.Option("--points", metavar="N", help="Points in all; 12 at least.")] = 40,
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", metavar="DIR", help="The run folder, for `joulewise curve`.")
+    ] = None,
+    prompts: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt", metavar="LEAST,MOST", help=f"Prompt tokens of a request. Default: {DEFAULTS['prompt']}."
+        ),
+    ] = None,
+    outputs: Annotated[
+        str | None,
+        typer.Option(
+            "--output", metavar="LEAST,MOST", help=f"Output tokens of a request. Default: {DEFAULTS['output']}."
+        ),
+    ] = None,
+    loads: Annotated[
+        str | None,
+        typer.Option(
+            "--load",
+            metavar="LEAST,MOST",
+            help=f"Requests side by side: these, and the powers of two between. Default: {DEFAULTS['load']}.",
+        ),
+    ] = None,
+    points: Annotated[
+        int | None,
+        typer.Option("--points", metavar="N", help=f"Points in all; 12 at least. Default: {DEFAULTS['points']}."),
+    ] = None,
     minutes: Annotated[
         float | None,
         typer.Option("--minutes", metavar="M", help="Measure no longer than this, the model's loading apart."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Of the points' places and order.")] = 0,
-    dtype: Annotated[str, typer.Option("--dtype", metavar="TYPE", help="As in a plan.")] = "auto",
-    quantisation: Annotated[str, typer.Option("--quantisation", metavar="KIND", help="As in a plan.")] = "none",
-    device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")] = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in --out.")] = False,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, metavar="N", help="Of the points' places and order. Default: 0.")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option("--dtype", metavar="TYPE", help="As in a plan. Default: auto.")] = None,
+    quantisation: Annotated[
+        str | None, typer.Option("--quantisation", metavar="KIND", help="As in a plan. Default: none.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N. Default: auto.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the sweep in --out, with the options that it was begun with.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the first points and an estimate of time; measure nothing.")
     ] = False,
@@ -70,13 +108,28 @@ def sweep(
     from joulewise.yaml_file import in_words
 
     folder = named_file(out, "--out", "the folder's name")
-    assert folder is not None
-    box = Box(_range("--prompt", prompts), _range("--output", outputs), _range("--load", loads))
-    check_budget(box, points, minutes)
+    if folder is None:
+        raise UserError("--out is missing: name the run folder that the sweep is to be written to, or goes on in")
+    given = {
+        "model": model,
+        "prompt": prompts,
+        "output": outputs,
+        "load": loads,
+        "points": points,
+        "seed": seed,
+        "dtype": dtype,
+        "quantisation": quantisation,
+        "device": device,
+    }
+    wanted = {name: str(value) for name, value in given.items() if value is not None}
+    chosen = DEFAULTS | (_as_begun(folder, wanted) if resume else {}) | wanted
+    if "model" not in chosen:
+        raise UserError("MODEL is missing: name default, a hub's model, a folder or a GGUF file")
+    box = Box(*(_range(f"--{name}", chosen[name]) for name in ("prompt", "output", "load")))
+    most, of = int(chosen["points"]), int(chosen["seed"])
+    check_budget(box, most, minutes)
     try:
-        spec = NativeSpec.model_validate(
-            {"model": model, "dtype": dtype, "quantisation": quantisation, "device": device}
-        )
+        spec = NativeSpec.model_validate({name: chosen[name] for name in ("model", "dtype", "quantisation", "device")})
     except ValidationError as error:
         first = error.errors()[0]
         name = "MODEL" if first["loc"][0] == "model" else f"--{first['loc'][0]}"
@@ -84,15 +137,12 @@ def sweep(
     if dry_run:
         from joulewise.ledger import check_folder
 
-        check_folder(folder, sweep_plan(spec, box, seed), resume)
-        _show(spec, first_points(box, min(points, FIRST_POINTS), seed), points)
+        check_folder(folder, sweep_plan(spec, box, of), resume)
+        _show(spec, first_points(box, min(most, FIRST_POINTS), of), most)
         return
-    again = {"prompt": prompts, "output": outputs, "load": loads, "points": points, "seed": seed, "dtype": dtype}
-    again |= {"quantisation": quantisation, "device": device, "out": folder}
-    options = [word for name, value in again.items() for word in (f"--{name}", str(value))]
-    go_on = shlex.join(["joulewise", "sweep", model, *options, "--resume"])
+    go_on = shlex.join(["joulewise", "sweep", "--out", str(folder), "--resume"])
     try:
-        result = _sweep(spec, box, folder, points, minutes, seed, resume)
+        result = _sweep(spec, box, folder, most, minutes, of, resume)
     except KeyboardInterrupt:
         typer.echo(f"Stopped in the middle of a point; every finished one is kept. Go on with: {go_on}", err=True)
         raise typer.Exit(130) from None
@@ -106,6 +156,36 @@ def sweep(
         )
         return
     typer.echo(f"{result.done} points in {folder}. Next: joulewise curve {folder}; charts: joulewise report {folder}")
+
+
+def _as_begun(folder: Path, wanted: Mapping[str, str]) -> dict[str, str]:
+    """The options that the sweep in a folder was begun with.
+
+    Args:
+        folder: where it is.
+        wanted: the options that are given now; but for ``points``, of which there may be more now, they must agree.
+
+    Raises:
+        UserError: there is no sweep, or it was begun otherwise.
+    """
+    from joulewise.ledger import read_json
+    from joulewise.sweep import begun
+
+    spec, box, seed = begun(folder)
+    ranges = (box.prompt_tokens, box.output_tokens, box.running)
+    found = {name: f"{low},{high}" for name, (low, high) in zip(("prompt", "output", "load"), ranges, strict=True)}
+    found |= {name: str(getattr(spec, name)) for name in ("model", "dtype", "quantisation", "device")}
+    found["seed"] = str(seed)
+    for name, value in wanted.items():
+        same = ",".join(map(str, _range(f"--{name}", value))) if name in ("prompt", "output", "load") else value
+        if name != "points" and same != found[name]:
+            option = "MODEL" if name == "model" else f"--{name}"
+            raise UserError(
+                f"{option} {value}: the sweep in {folder} was begun with {found[name]}; leave it out, or begin another "
+                "with --out"
+            )
+    planned = read_json(folder / "environment.json").get("planned_trials")
+    return found | ({"points": str(planned)} if isinstance(planned, int) else {})
 
 
 def _sweep(
