@@ -198,7 +198,7 @@ def show_runs(
         write_file(as_latex.render(summary), latex, "LaTeX")
     if html is None and (json_output or markdown is not None or latex is not None):
         return summary
-    page = html or (folders[0] / "report.html" if len(folders) == 1 else Path(SEVERAL))
+    page = html or (folders[0] / "report.html" if len(folders) == 1 else Path(SEVERAL).absolute())
     try:
         from joulewise.report.html import render
         from joulewise.report.trials import trial_blocks

@@ -43,8 +43,10 @@ def test_tables_and_a_page_in_the_run_folder(folders):
 
 
 def test_the_page_of_several_runs_lies_here(folders, tmp_path):
-    assert report(folders[0], folders[1]).exit_code == 0
+    done = report(folders[0], folders[1])
+    assert done.exit_code == 0
     assert (tmp_path / "joulewise-report.html").exists()
+    assert f"Page: {tmp_path / 'joulewise-report.html'}" in done.stderr
     assert not (folders[0] / "report.html").exists()
 
 
