@@ -16,6 +16,7 @@ from typing import Literal, get_args
 import numpy as np
 import pyarrow.compute as pc
 
+from joulewise.analysis.begun import GO_ON, named, not_begun
 from joulewise.analysis.differences import (
     Difference,
     differences,
@@ -181,6 +182,7 @@ def compare_tables(base: RunTable, new: RunTable, gate: Gate = Gate()) -> Compar
             "repeat them alike, or compare what they have in common all the same with --allow-different"
         )
     notes = [*base.warnings, *new.warnings, *_trial_notes("BASE", base, gate), *_trial_notes("NEW", new, gate)]
+    whole = {"BASE": base, "NEW": new}
     if gate.without_polluted:
         base, new = (replace(table, arrow=without_polluted(table.arrow)) for table in (base, new))
     metric = METRICS[gate.metric]
@@ -195,12 +197,20 @@ def compare_tables(base: RunTable, new: RunTable, gate: Gate = Gate()) -> Compar
             "every question was polluted by other processes in some run; measure again on a quiet machine, or compare "
             "without --without-polluted"
         )
+    waiting = {side: [key for run in t.plans for key in not_begun(t, run)] for side, t in whole.items()}
+    if not any(p.questions for p in pairs) and any(waiting.values()):
+        stopped = "; ".join(f"{side} has no Trial yet of {named(keys)}" for side, keys in waiting.items() if keys)
+        raise UserError(f"no question was answered in the same cell on both sides: {stopped}; {GO_ON}")
     if not any(p.questions for p in pairs):
         raise UserError(
             "no question was answered in the same cell on both sides; cells are the same where the labels of engine, "
             "decoding, reasoning and task are (an engine's 'name' in the plan sets its label)"
         )
     notes += [f"No Trial of {cell} in {side}: is that run whole?" for cell, side in unpaired]
+    theirs = {replace(key, run="") for key in waiting["NEW"]}
+    begun_nowhere = list(dict.fromkeys(cell for key in waiting["BASE"] if (cell := replace(key, run="")) in theirs))
+    if begun_nowhere:
+        notes.append(f"No Trial yet of {named(begun_nowhere)}, on either side: {GO_ON}.")
     lines = [_line(p, gate, alike) for p in pairs]
     engines = {p.engine: [q for q in pairs if q.engine == p.engine and q.judged] for p in pairs}
     together = [_together(e, ps, gate, alike) for e, ps in engines.items() if len(ps) > 1]

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from joulewise.analysis.begun import GO_ON, not_begun
 from joulewise.analysis.cells import VANILLA, unit_codes
 from joulewise.analysis.curves import Points
 from joulewise.analysis.pollution_share import pollution_share
@@ -77,7 +78,7 @@ def run_points(
         without_polluted: leave out Trials during which other processes used the CPU.
 
     Raises:
-        UserError: no such engine or decoding, nothing measured, or joules that are modelled.
+        UserError: no such engine or decoding, vanilla not begun, nothing measured, or joules that are modelled.
     """
     if component is not None and component not in COMPONENTS:
         raise UserError(f"--component {component}: no such component; choose one of {', '.join(COMPONENTS)}")
@@ -87,6 +88,8 @@ def run_points(
     engine = _choose(rows["engine"].unique().to_pylist(), engine, "engine")
     rows = rows.filter(pc.equal(rows["engine"], engine))
     decodings = rows["decoding"].unique().to_pylist()
+    if decoding is None and VANILLA not in decodings:
+        _require_none_waiting(table, engine, decodings)
     decoding = _choose(decodings, decoding or (VANILLA if VANILLA in decodings else None), "decoding")
     rows = rows.filter(pc.equal(rows["decoding"], decoding))
     component = component or _component(rows)
@@ -137,6 +140,16 @@ def run_points(
     run, model = rows["run"][0].as_py(), rows["model"][0].as_py()
     origin = _origin(table.environments.get(run, {}), model, engine, component, decoding)
     return RunPoints(origin, points, tuple(notes), "question" if rows["running"].null_count else "point")
+
+
+def _require_none_waiting(table: RunTable, engine: str, decodings: Sequence[str]) -> None:
+    """Take nothing else for vanilla, which is what a curve is of, where it was planned and not begun."""
+    waiting = [key for run in table.plans for key in not_begun(table, run) if key.decoding == VANILLA]
+    if any(key.engine == engine for key in waiting):
+        raise UserError(
+            f"the run was stopped before any Trial of vanilla on {engine}, which a curve is of unless told otherwise: "
+            f"{GO_ON}, or name another decoding with --decoding: {', '.join(sorted(decodings))}"
+        )
 
 
 def _choose(found: Sequence[str], wanted: str | None, option: str) -> str:

@@ -33,10 +33,10 @@ def explain(
     For every decoding that speculates, against vanilla on the same task: how many tokens a round must keep to break
     even in seconds, in joules and in joules above idle power. Then which number of draft tokens is best, and, where
     the engine tells phases apart, where the seconds and the joules go. Runs without a single successful Trial are
-    refused.
+    refused, and runs that lack vanilla, or all that speculates.
     """
     from joulewise.ledger import load
-    from joulewise.report.explain import no_answers, sentences, to_json
+    from joulewise.report.explain import refusal, sentences, to_json
     from joulewise.report.summary import cells_of, sections, summarise
 
     page, text = named_file(html, "--html"), named_file(markdown, "--markdown")
@@ -47,7 +47,7 @@ def explain(
     table = load(list({folder.resolve(): folder for folder in runs}.values()))
     cells = cells_of(table, without_polluted=without_polluted)
     summary = summarise(table, without_polluted=without_polluted, cells=cells)
-    if (why := no_answers(summary)) is not None:
+    if (why := refusal(summary)) is not None:
         raise UserError(why)
     if to_stdout and not summary.explanations:  # a file says it where nobody may look
         for told in dict.fromkeys(sentence for section in sections(summary) for sentence in sentences(section)):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from joulewise.analysis.begun import GO_ON
 from joulewise.analysis.breakeven import NO_SAVING, BreakEven
 from joulewise.analysis.cells import VANILLA
 from joulewise.analysis.explain import Best, Explanation, Needs
@@ -42,27 +43,62 @@ def sentences(section: Section) -> list[str]:
     return told + [f"{_best(one)}." for one in section.best]
 
 
-def no_answers(summary: Summary) -> str | None:
-    """Why there is nothing at all to explain, a sentence a run; None where any Trial of any run succeeded."""
-    if any(run.ok for run in summary.runs):
+def refusal(summary: Summary) -> str | None:
+    """Why nothing can be explained, and what to do, a sentence a run or section; None where something can.
+
+    Where vanilla is all that was planned nothing is missing, and nothing is refused.
+    """
+    if not any(run.ok for run in summary.runs):
+        return "\n".join(
+            f"{run.name} has no successful Trial: "
+            + (
+                f"all {run.failed:,} failed, most with: {run.errors[0][0]}"
+                if run.failed
+                else "it holds no Trial at all"
+            )
+            + ". Mend it and run it again"
+            for run in summary.runs
+        )
+    found = sections(summary)
+    if summary.explanations or any(_whole_without_drafts(section) for section in found):
         return None
+    several = len(found) > 1
     return "\n".join(
-        f"{run.name} has no successful Trial: "
-        + (f"all {run.failed:,} failed, most with: {run.errors[0][0]}" if run.failed else "it holds no Trial at all")
-        + ". Mend it and run it again"
-        for run in summary.runs
+        f"{s.run}{f', {s.engine}, {s.reasoning}' if several else ''}: {_nothing(s).rstrip('.')}" for s in found
     )
 
 
+def _ran(section: Section) -> set[str]:
+    return {cost.key.decoding for cost in section.costs}
+
+
+def _whole_without_drafts(section: Section) -> bool:
+    return _ran(section) == {VANILLA} and not section.not_begun
+
+
 def _nothing(section: Section) -> str:
-    decodings = {cost.key.decoding for cost in section.costs}
-    if VANILLA not in decodings:
+    ran, waiting = _ran(section), list(dict.fromkeys(key.decoding for key in section.not_begun))
+    if VANILLA not in ran and VANILLA in waiting:
         return (
-            "Nothing to explain: no Trial of vanilla is there to compare with (not planned, not run yet, or left out)."
+            "Nothing to explain: the run was stopped before any Trial of vanilla, which every decoding is held "
+            f"against; {GO_ON}."
         )
-    if decodings == {VANILLA}:
+    if VANILLA not in ran:
+        return (
+            "Nothing to explain: no Trial of vanilla is there to compare with; add `vanilla` to the plan's decodings "
+            "and run it again, or, where it was left out as polluted, do without --without-polluted."
+        )
+    if ran == {VANILLA} and waiting:
+        return (
+            f"Nothing to explain: the run was stopped before any Trial of {listed(waiting)}, and vanilla alone does "
+            f"not speculate; {GO_ON}."
+        )
+    if ran == {VANILLA}:
         return "Nothing to explain: vanilla is the only decoding, and it does not speculate."
-    return "Nothing to explain: no decoding that speculates has an answer beside vanilla's."
+    return (
+        "Nothing to explain: no decoding that speculates has an answer beside vanilla's; `joulewise report` says why "
+        "Trials failed."
+    )
 
 
 def to_json(summary: Summary) -> dict[str, Any]:

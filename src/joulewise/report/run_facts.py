@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from joulewise.analysis.cells import natural_order
+from joulewise.analysis.begun import not_begun
+from joulewise.analysis.cells import CellKey, natural_order
 from joulewise.analysis.intervals import joint_provenance
 from joulewise.analysis.per_token import COMPONENTS
 from joulewise.analysis.pollution_share import PollutionShare, pollution_share
@@ -101,6 +102,7 @@ class RunFacts:
         excluded: what the plan leaves out and why, in words.
         target: the plan's target for the relative half-width of every cell's joules per output token, if it has one.
         planned: number of Trials that the plan asks for (within ``--limit``); None if not recorded.
+        not_begun: the plan's cells that have no Trial at all.
         trials, ok, failed: how many there are.
         polluted: ok Trials during which other processes used the CPU above the plan's limit.
         pollution_unknown: ok Trials for which that is not known; they count as clean.
@@ -122,6 +124,7 @@ class RunFacts:
     questions: Mapping[str, int]
     excluded: tuple[str, ...]
     planned: int | None
+    not_begun: tuple[CellKey, ...]
     target: float | None
     trials: int
     ok: int
@@ -176,6 +179,7 @@ def run_facts(name: str, table: RunTable) -> RunFacts:
         excluded=tuple(_excluded(one) for one in _mappings(plan.get("exclude"))),
         target=target if isinstance(target, float) else None,
         planned=planned if isinstance(planned, int) else None,
+        not_begun=not_begun(table, name),
         trials=rows.num_rows,
         ok=ok.num_rows,
         failed=failed.num_rows,

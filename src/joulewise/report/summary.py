@@ -9,7 +9,7 @@ from typing import Any
 from joulewise import __version__
 from joulewise.analysis.acceptance import Acceptance, acceptances
 from joulewise.analysis.carbon import CellCarbon, carbon, intensities
-from joulewise.analysis.cells import Cell, natural_order, split
+from joulewise.analysis.cells import Cell, CellKey, natural_order, split
 from joulewise.analysis.claims import Claim, claims
 from joulewise.analysis.explain import Best, Explanation, best, explanations
 from joulewise.analysis.lossless import Lossless, lossless
@@ -175,6 +175,7 @@ class Section:
     best: tuple[Best, ...]
     phases: tuple[PhaseShares, ...]
     phase_energy: PhaseEnergy | None
+    not_begun: tuple[CellKey, ...]
 
     @property
     def component(self) -> ComponentName:
@@ -204,6 +205,7 @@ def sections(summary: Summary) -> tuple[Section, ...]:
             tuple(x for x in summary.best if x.head == head),
             tuple(x for x in summary.phases if x.key.head == head),
             next((x for x in summary.phase_energy if x.head == head), None),
+            tuple(key for run in summary.runs for key in run.not_begun if key.head == head),
         )
         for head in dict.fromkeys(cost.key.head for cost in summary.costs)
     )

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
+from joulewise.analysis.begun import GO_ON, named
+from joulewise.analysis.cells import VANILLA
 from joulewise.analysis.intervals import Quantity
 from joulewise.analysis.pollution_share import PollutionShare
 from joulewise.analysis.precision import Precision
@@ -376,6 +378,10 @@ def trial_notes(run: RunFacts, summary: Summary) -> list[str]:
     notes = []
     if run.planned is not None and run.planned > run.trials:
         notes.append(f"The run is not finished: {run.trials:,} of {run.planned:,} planned Trials are there.")
+    if run.trials and run.not_begun:
+        vanilla = any(key.decoding == VANILLA for key in run.not_begun)
+        without = " Without vanilla there is no saving to tell." if vanilla else ""
+        notes.append(f"No Trial yet of {named(run.not_begun)}: {GO_ON}.{without}")
     if run.failed:
         why = "; ".join(f"{n:,} x {error}" for error, n in run.errors[:_REASONS]) + _further_reasons(run)
         notes.append(f"{run.failed:,} of {run.trials:,} Trials failed and are in no figure: {why}.")

@@ -118,24 +118,39 @@ def test_the_best_size_is_told() -> None:
     assert "coga on maths: coga-2 takes the least energy per output token." in words
 
 
+def test_vanilla_alone_is_not_refused_where_nothing_else_was_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    why = "Nothing to explain: vanilla is the only decoding, and it does not speculate."
+    assert told(VANILLA) == why
+    monkeypatch.setattr(ledger, "load", lambda _: run_of(VANILLA))
+    assert why in " ".join(command("run").stdout.split())
+    for arguments in (["--json"], ["--markdown", "-"]):
+        done = command("run", *arguments)
+        assert (done.exit_code, done.stderr) == (0, f"{why}\n")
+
+
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
         (
             PARADOX,
-            "Nothing to explain: no Trial of vanilla is there to compare with (not planned, not run yet, or left out).",
+            "no Trial of vanilla is there to compare with; add `vanilla` to the plan's decodings and run it again",
         ),
-        (VANILLA, "Nothing to explain: vanilla is the only decoding, and it does not speculate."),
-        (VANILLA + failed(PARADOX), "Nothing to explain: no decoding that speculates has an answer beside vanilla's."),
+        (
+            VANILLA + failed(PARADOX),
+            "no decoding that speculates has an answer beside vanilla's; `joulewise report` says",
+        ),
     ],
 )
-def test_nothing_to_explain_says_why(rows: list[dict[str, Any]], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told(rows) == why
+def test_a_run_of_which_nothing_can_be_explained_is_refused(
+    rows: list[dict[str, Any]], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert told(rows).startswith(f"Nothing to explain: {why}")
     monkeypatch.setattr(ledger, "load", lambda _: run_of(rows))
-    assert why in " ".join(command("run").stdout.split())
-    for arguments in (["--json"], ["--markdown", "-"]):
+    for arguments in ([], ["--json"], ["--markdown", "-"]):
         done = command("run", *arguments)
-        assert (done.exit_code, done.stderr) == (0, f"{why}\n")
+        assert isinstance(done.exception, UserError)
+        assert str(done.exception).startswith(f"r: Nothing to explain: {why}")
+        assert done.stdout == ""
 
 
 @pytest.mark.parametrize(
