@@ -276,8 +276,8 @@ def test_ways_of_answering_have_a_section_with_charts_and_tables(ways_html):
         "direct, llama-8b beats budget-1024, llama-1b: it takes 0.00",
         "subcategories, less in none",
         "The cheapest that reaches 50.0 %",
-        "mmlu: by subject",
-        "too few",
+        "mmlu: by subcategory",
+        "left out of the tables, as nothing can be told of fewer than 10 questions: 57 of 57 subjects.",
         "not scored",
     ):
         assert words in text
@@ -298,12 +298,15 @@ def test_every_number_about_ways_of_answering_is_in_the_json(ways, ways_html):
         known |= {figure(1 + value), figure(abs(value)), figure(100 * abs(value)), f"{100 * value:.0f}"}
     known |= {str(g["questions"]) for one in data["tradeoffs"] for g in one["groups"]}
     known |= {str(d[n]) for one in data["tradeoffs"] for d in one["dominances"] for n in ("ahead", "even", "behind")}
+    for one in data["tradeoffs"]:  # groups of a level, and how many of them are left out
+        for of in (one["groups"], [g for g in one["groups"] if g["questions"] < 10]):
+            known |= {str(n) for n in Counter(g["level"] for g in of).values()}
     dominances = [d for one in data["tradeoffs"] for d in one["dominances"]]
     known |= {str(d["ahead"] + d["even"] + d["behind"]) for d in dominances} | {str(len(dominances) - 5)}
     known |= {"95", "1,000", "2602.09113", "50", "2", "5", "99", "0", "1"}  # of sentences that are always the same
     shown = [t if isinstance(t, str) else t[0] for t in Page(ways_html).texts if isinstance(t, str) or not t[1]]
     found = [n.rstrip(".,") for text in shown for n in re.findall(r"\d[\d,.]*", text)]
-    assert len(found) > 3000
+    assert len(found) > 2000
     assert sorted({n for n in found if n not in known}) == []
 
 

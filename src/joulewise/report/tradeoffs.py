@@ -9,7 +9,7 @@ from joulewise.analysis.budget_advice import Advice, BudgetCurve, Step
 from joulewise.analysis.cells import CellKey
 from joulewise.analysis.contrast import Against
 from joulewise.analysis.frontier import SURE, Dominance
-from joulewise.analysis.intervals import MIN_QUESTIONS, Quantity
+from joulewise.analysis.intervals import Quantity
 from joulewise.analysis.side_by_side import ACCURACY
 from joulewise.analysis.tradeoffs import Tradeoff
 from joulewise.analysis.worth import WHOLE, Group, Worth
@@ -20,6 +20,12 @@ TITLE = "What thinking longer costs, and what it buys"
 
 MOST_BEATEN = 5
 """So many beaten cells are told in words; the others stand in the table."""
+
+LEAST_SHOWN = 10
+"""Parts of a task with fewer questions stand in no table: their intervals would span nearly everything."""
+
+MOST_NAMED = 8
+"""So many left-out parts of a task are told by name, of more their number."""
 
 TOO_FEW_MARK = "too few"
 
@@ -79,27 +85,24 @@ def fine_grids(found: Tradeoff) -> tuple[Grid, ...]:
 
 
 def group_grid(groups: Sequence[tuple[Tradeoff, Group]], level: str) -> Grid:
-    """All cells in every group of a level."""
-    rows = [(found, group, cell) for found, group in groups for cell in group.cells]
+    """All cells in every group of a level that has questions enough."""
+    rows = [(found, group, cell) for found, group in groups if group.questions >= LEAST_SHOWN for cell in group.cells]
     name = COMPONENT_NAMES[rows[0][0].component] if rows else ""
 
     def change(tell: Callable[[Against], Shown]) -> tuple[Shown, ...]:
-        return tuple(Shown("–") if cell.against is None else _few(tell(cell.against), group) for _, group, cell in rows)
+        return tuple(Shown("–") if cell.against is None else tell(cell.against) for *_, cell in rows)
 
-    few = sorted({f"{group.name} ({group.questions})" for _, group, _ in rows if group.too_few})
     grid = lay_out(
         f"By {level}, joules of {name}" if name != "total" else f"By {level}",
         [cell.key for *_, cell in rows],
         (
-            Column("accuracy or score, %", tuple(_few(_good(cell), g) for _, g, cell in rows)),
+            Column("accuracy or score, %", tuple(_good(cell) for *_, cell in rows)),
             quantity_column("J per answer", [cell.energy_per_answer_j for *_, cell in rows]),
             quantity_column("J per correct answer", [cell.energy_per_correct_answer_j for *_, cell in rows]),
             Column("gain, points", change(_points)),
             Column("energy change, %", change(_more_energy)),
         ),
-        [AMONG, f"Too few questions (under {MIN_QUESTIONS}) for a verdict or a count: {', '.join(few)}."]
-        if few
-        else [AMONG],
+        [AMONG],
         [(f"{found.task}: {group.name}", way(cell.key, found)) for found, group, cell in rows],
     )
     return replace(grid, absolute=True, of="answered by")
@@ -119,6 +122,7 @@ def notes(several: Sequence[Tradeoff]) -> list[str]:
                 f"{found.task}: on {found.unjudged:,} of {found.tried:,} questions an answer has no verdict; such "
                 "answers are left out, and never count as wrong."
             )
+        told += _too_few(found)
     alone = [f.task for f in several if f.groups and all(cell.against is None for cell in f.whole.cells)]
     if alone:
         told.append(
@@ -130,6 +134,22 @@ def notes(several: Sequence[Tradeoff]) -> list[str]:
             "Where joules are modelled or unknown, no way is said to be on the frontier, to beat another or to be "
             "enough: modelled joules follow time, and prove nothing about energy."
         )
+    return told
+
+
+def _too_few(found: Tradeoff) -> list[str]:
+    """The parts of a task that no table shows, a sentence a level."""
+    told = []
+    for level, several in (("category", "categories"), ("subcategory", "subcategories"), ("subject", "subjects")):
+        groups = found.level(level)
+        few = [group for group in groups if group.questions < LEAST_SHOWN]
+        if few:
+            names = listed([f"{group.name} ({group.questions})" for group in few])
+            which = names if len(few) <= MOST_NAMED else f"{len(few)} of {len(groups)} {several}"
+            told.append(
+                f"{found.task} by {level}: left out of the tables, as nothing can be told of fewer than "
+                f"{LEAST_SHOWN} questions: {which}."
+            )
     return told
 
 
@@ -227,10 +247,6 @@ def _counts(one: Dominance) -> str:
     return f"{one.ahead} / {one.even} / {one.behind}" if one.level else "–"
 
 
-def _few(shown: Shown, group: Group) -> Shown:
-    return replace(shown, mark=TOO_FEW_MARK) if group.too_few else shown
-
-
 def _steps(several: Sequence[Tradeoff]) -> Grid:
     rows = [(f, curve, step) for f in several for curve in f.curves for step in curve.steps]
 
@@ -251,7 +267,7 @@ def _steps(several: Sequence[Tradeoff]) -> Grid:
 
 
 def _where_to_stop(several: Sequence[Tradeoff]) -> Grid:
-    rows = [(f, curve, advice) for f in several if f.measured for curve in f.curves for advice in curve.advice]
+    rows = [(f, curve, advice) for f in several if f.measured for curve in f.curves for advice in _worth_telling(curve)]
     grid = lay_out(
         "Where to stop",
         [curve.keys[0] for _, curve, _ in rows],
@@ -260,6 +276,10 @@ def _where_to_stop(several: Sequence[Tradeoff]) -> Grid:
         [(curve_name(curve, f), "all" if a.level == WHOLE else a.name) for f, curve, a in rows],
     )
     return replace(grid, of="questions")
+
+
+def _worth_telling(curve: BudgetCurve) -> list[Advice]:
+    return [one for one in curve.advice if one.level == WHOLE or one.questions >= LEAST_SHOWN]
 
 
 def _enough(advice: Advice) -> Shown:
