@@ -96,8 +96,11 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         there = dict(environment.get("machine", {}))
         gpus = [{k: v for k, v in g.items() if not k.startswith("clock")} for g in there.pop("gpus", [])]
         engines = {e["label"]: e for e in environment.get("engines", [])}
+        sources = environment.get("sources")
+        metered = sorted(s["source_id"] for s in sources or () if s["component"] == "gpu")
         return (
             {"python": environment.get("python"), "machine": there, "GPUs": gpus}
+            | ({} if sources is None else {"metered GPUs": metered})
             | {f"package {name}": version for name, version in environment.get("packages", {}).items()}
             | {f"engine {label}": e for label, e in engines.items()}
         )

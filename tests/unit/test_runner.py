@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scripted_engine
+from fake_source import SteadySource
 from joulewise import runner
 from joulewise.energy.meter import Meter, Window
 from joulewise.engines import ENGINES
@@ -246,6 +247,15 @@ def test_resuming_on_another_set_up_is_refused(tmp_path: Path, meter: Meter, mon
     monkeypatch.setattr("joulewise.environment.cpu_name", lambda: "another CPU")
     with pytest.raises(UserError, match=r"another set-up \(machine differ"):
         run(plan, tmp_path / "run", meter=meter, resume=True)
+
+
+def test_resuming_on_another_gpu_of_the_same_machine_is_refused(tmp_path: Path, meter: Meter) -> None:
+    plan = make_plan(questions_task(tmp_path, ["a", "b"]))
+    run(plan, tmp_path / "run", meter=meter, limit=1)
+    other = SteadySource("gpu", 100.0)
+    other.spec = replace(other.spec, source_id="nvml:GPU-2")
+    with Meter([other]) as elsewhere, pytest.raises(UserError, match=r"another set-up \(metered GPUs differ"):
+        run(plan, tmp_path / "run", meter=elsewhere, resume=True)
 
 
 def test_resuming_after_a_question_was_changed_is_refused(tmp_path: Path, meter: Meter) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import ValidationError
 
+from joulewise.analysis.gpus import metered_gpus
 from joulewise.errors import UserError
 from joulewise.plan import Plan
 from joulewise.table import COMPONENTS, RunTable
@@ -67,9 +68,9 @@ def differences(base: RunTable, new: RunTable) -> tuple[Difference, ...]:
 
 
 def same_cards(tables: Iterable[RunTable]) -> bool:
-    """Whether all runs saw the same GPUs, by UUID. Where there is no GPU, no machine can be told from another."""
+    """Whether all runs were metered on the same GPUs, by UUID. Without a GPU no machine can be told from another."""
     seen = {
-        tuple(sorted(str(g.get("uuid")) for g in _gpus(environment)))
+        tuple(sorted(str(g.get("uuid")) for g in metered_gpus(environment)[0]))
         for table in tables
         for environment in _environments(table)
     }
@@ -120,10 +121,6 @@ def _machine(environment: Mapping[str, Any]) -> Mapping[str, Any]:
     return environment.get("machine") or {}
 
 
-def _gpus(environment: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [gpu for gpu in _machine(environment).get("gpus") or [] if isinstance(gpu, Mapping)]
-
-
 def _plan(name: str, data: Mapping[str, Any]) -> Plan:
     try:
         return Plan.model_validate(data)
@@ -153,7 +150,7 @@ def _environment_facts(environment: Mapping[str, Any]) -> dict[str, tuple[str, b
     machine, git = _machine(environment), environment.get("git") or {}
     if not machine:
         return {ENVIRONMENT: (ABSENT, True)}  # what is not recorded is not "none"
-    gpus = _gpus(environment)
+    gpus, _ = metered_gpus(environment)
 
     def cards(key: str) -> str:
         return ", ".join(sorted(str(gpu.get(key, "unknown")) for gpu in gpus)) or "none"

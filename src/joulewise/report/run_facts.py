@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from joulewise.analysis.begun import not_begun
 from joulewise.analysis.cells import CellKey, natural_order
+from joulewise.analysis.gpus import metered_gpus
 from joulewise.analysis.intervals import joint_provenance
 from joulewise.analysis.per_token import COMPONENTS
 from joulewise.analysis.pollution_share import PollutionShare, pollution_share
@@ -95,7 +96,8 @@ class RunFacts:
         name: the run's name in this report.
         plan, description: the plan's.
         started_at: ISO 8601, UTC.
-        machine, gpus: in words.
+        machine, gpus: in words; of the GPUs those that were metered, or all where that is not known.
+        other_gpus: how many more the machine has.
         software: versions by name: the packages', and those that only the engines tell.
         commit: of the checkout it ran from, with ``(changed)`` where that had local changes.
         questions: number of questions by task.
@@ -115,6 +117,7 @@ class RunFacts:
     started_at: str | None
     machine: str | None
     gpus: tuple[str, ...]
+    other_gpus: int
     software: Mapping[str, str]
     commit: str | None
     engines: tuple[EngineFacts, ...]
@@ -158,6 +161,7 @@ def run_facts(name: str, table: RunTable) -> RunFacts:
     errors = Counter(error or "no reason recorded" for error in failed["error"].to_pylist())
     plan, environment = table.plans.get(name, {}), table.environments.get(name, {})
     machine, git = _mapping(environment.get("machine")), _mapping(environment.get("git"))
+    gpus, others = metered_gpus({**environment, "machine": machine})
     engines = tuple(_engine(engine) for engine in _mappings(environment.get("engines")))
     asked = rows.group_by("task").aggregate([("question_id", "count_distinct")]).to_pylist()
     commit, planned = _text(git.get("commit")), environment.get("planned_trials")
@@ -168,7 +172,8 @@ def run_facts(name: str, table: RunTable) -> RunFacts:
         description=_text(plan.get("description")),
         started_at=_text(environment.get("started_at")) or pc.min(rows["started_at"]).as_py(),
         machine=_machine(machine),
-        gpus=tuple(_gpu(gpu) for gpu in _mappings(machine.get("gpus"))),
+        gpus=tuple(map(_gpu, gpus)),
+        other_gpus=others,
         software=_software(environment, engines),
         commit=f"{commit} (changed)" if commit and git.get("changed") else commit,
         engines=engines,

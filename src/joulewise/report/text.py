@@ -97,6 +97,7 @@ def run_lines(run: RunFacts) -> list[tuple[str, str]]:
         ("Started", _moment(run.started_at)),
         ("Machine", run.machine),
         *(("GPU", gpu) for gpu in run.gpus),
+        ("Other GPUs", f"{run.other_gpus:,} in the machine, not metered" if run.other_gpus else None),
         *(line for engine in run.engines for line in _engine_lines(engine)),
         ("Questions", ", ".join(f"{n:,} {task}" for task, n in run.questions.items())),
         *(("Left out" if i == 0 else "", told) for i, told in enumerate(run.excluded)),

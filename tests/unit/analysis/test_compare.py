@@ -345,6 +345,17 @@ def test_library_versions_are_shown_not_refused():
     assert not any(d.refuses for d in found.differences)
 
 
+def test_cards_are_those_that_were_metered_not_all_of_a_machine():
+    def on(uuid, cards=2):
+        here = environment()
+        gpus = [here["machine"]["gpus"][0] | {"uuid": f"GPU-{i}"} for i in range(cards)]
+        machine, sources = here["machine"] | {"gpus": gpus}, [here["sources"][0] | {"source_id": f"nvml:{uuid}"}]
+        return side(environment_=here | {"machine": machine, "sources": sources})
+
+    assert compare(on("GPU-0"), on("GPU-0", cards=1)).same_cards
+    assert not compare(on("GPU-0"), on("GPU-1")).same_cards
+
+
 def test_nothing_in_common_is_refused_even_if_allowed():
     other = plan(engines=[{"kind": "transformers", "name": "f"}])
     new = side(plan_=other, change=lambda v, _: v | {"engine": "f"})

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from joulewise.report.summary import sections, summarise, to_json
+from joulewise.report.text import run_lines
 from joulewise.table import RunTable
 from sample_run import ENVIRONMENT, sample_run
 from synthetic_table import part, row, table
@@ -21,6 +22,21 @@ def test_the_facts_of_a_run():
     assert run.commit == "0123456789abcdef (changed)"
     assert run.idle[0].power_w == 120.4
     assert run.software == {"python": "3.12.3", "torch": "2.11.0", "transformers": "5.17.0"}
+
+
+def test_gpus_that_were_metered_are_listed_and_the_others_counted():
+    cards = [{"name": "NVIDIA H200", "uuid": f"GPU-{i}"} for i in range(8)]
+    sources = [{"component": "gpu", "source_id": f"nvml:GPU-{i}"} for i in (2, 5)]
+    environment = {"machine": {"gpus": cards}, "sources": sources}
+    summary = summarise(table([row()], environments={"r": environment}))
+    (run,) = summary.runs
+    assert (run.gpus, run.other_gpus) == (("NVIDIA H200, GPU-2", "NVIDIA H200, GPU-5"), 6)
+    lines = run_lines(run)
+    assert [told for name, told in lines if name == "GPU"] == list(run.gpus)
+    assert ("Other GPUs", "6 in the machine, not metered") in lines
+    relayed = environment | {"sources": [{"component": "gpu", "source_id": "prometheus:a/0"}]}
+    (run,) = summarise(table([row()], environments={"r": relayed})).runs
+    assert (len(run.gpus), run.other_gpus) == (8, 0), "which of them is not known"
 
 
 def test_where_joules_come_from():
