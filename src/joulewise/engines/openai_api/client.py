@@ -41,6 +41,8 @@ MOST_BYTES = 2**24
 
 TURNED_AWAY = (429, 503)
 
+_TLS_ERRORS = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError, ssl.SSLError)
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -343,7 +345,10 @@ class _Call:
             return self._too_slow()
         server = self.endpoint.server
         said = self.endpoint.told(str(error) or type(error).__name__)
-        if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError | ssl.SSLError):
+        # A server that speaks no TLS closes the connection when it is greeted in it.
+        closed = isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, ConnectionResetError)
+        if isinstance(error, _TLS_ERRORS) or (closed and server.startswith("https:")):
+            said = "it is closed at once" if closed else said
             return TlsFault(
                 f"{server}: no secure connection ({said}); check http or https in url, or trust the server's "
                 "certificate with SSL_CERT_FILE",
