@@ -102,7 +102,7 @@ def test_from_texts_to_acceptance(place: Path, tmp_path: Path, kind: str) -> Non
     }
     assert labels == [*own[kind], "prompt-lookup-10"]
     first = figures["decodings"][0]["everything"]
-    assert first["outputs"] == 1
+    assert (first["outputs"], first["interval"], len(first["by_output"])) == (1, None, 1)
     assert first["length"] == pytest.approx(1 + sum(first["per_position"]))
     accepted = round(sum(first["per_position"]) * first["rounds"])
     assert first["tokens"] in (1 + first["rounds"] + accepted, first["rounds"] + accepted)  # the end may be a draft's
@@ -127,7 +127,8 @@ def test_a_draft_that_is_the_target_keeps_all_it_drafts(place: Path) -> None:
         "--max-new-tokens", "19",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert "coga-5                      6.00 (2)" in result.output
+    assert "coga-5 6.00, n 2" in " ".join(result.output.split())
+    assert "Only 2 prompts: fewer than 5 give no interval" in result.output
     assert "100 100 100 100 100" in result.output
 
 

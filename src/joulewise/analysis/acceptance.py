@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow.compute as pc
 
 from joulewise.analysis.cells import Cell, CellKey, dense, sum_by_unit
-from joulewise.analysis.intervals import Quantity, positive_quantity, resample
+from joulewise.analysis.intervals import Floats, Quantity, positive_quantity, resample
 
 HOW_COUNTED = (
     "Acceptance length is the mean number of tokens that a round of speculation puts out: the accepted draft tokens "
@@ -62,18 +63,8 @@ def acceptance(cell: Cell) -> Acceptance | None:
     if not rounds[known].any():
         return None
     rounds, accepted, drafted, wasted = rounds[known], accepted[known], drafted[known], wasted[known]
-    codes, n = dense(cell.questions[known])
-    again = resample(sum_by_unit(codes, n, rounds, accepted))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        replicates = 1.0 + again[:, 1] / again[:, 0]
+    length = acceptance_length(rounds, accepted, *dense(cell.questions[known]))
     n_rounds, n_accepted, n_drafted, n_wasted = (int(c.sum()) for c in (rounds, accepted, drafted, wasted))
-    length = positive_quantity(
-        1.0 + n_accepted / n_rounds,
-        replicates[~np.isnan(replicates)],
-        n_questions=n,
-        n_trials=len(codes),
-        provenance="measured",
-    )
     counts = pc.list_flatten(cell.rows["accepted_per_round"]).to_numpy()
     return Acceptance(
         cell.key,
@@ -85,4 +76,23 @@ def acceptance(cell: Cell) -> Acceptance | None:
         length,
         n_accepted / n_drafted if n_drafted else None,
         tuple(int(count) for count in np.bincount(counts)) if len(counts) else (),
+    )
+
+
+def acceptance_length(rounds: Floats, accepted: Floats, codes: npt.NDArray[np.intp], n: int) -> Quantity:
+    """The mean acceptance length, 1 + accepted / rounds, with its interval over questions.
+
+    Args:
+        rounds, accepted: of each Trial, shape ``(Trials,)``; at least one round in all.
+        codes, n: each Trial's question, numbered from 0, and how many questions there are.
+    """
+    again = resample(sum_by_unit(codes, n, rounds, accepted))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        replicates = 1.0 + again[:, 1] / again[:, 0]
+    return positive_quantity(
+        1.0 + float(accepted.sum() / rounds.sum()),
+        replicates[~np.isnan(replicates)],
+        n_questions=n,
+        n_trials=len(codes),
+        provenance="measured",
     )

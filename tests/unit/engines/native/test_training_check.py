@@ -12,7 +12,7 @@ from joulewise.errors import UserError
 
 
 def checked(length: float | None) -> tuple[Checked, ...]:
-    fared = Fared(1, 10, 5, length, ())
+    fared = Fared(1, 10, 5, length, (), ((5, 2),))
     return (Checked("coga-5", fared, fared),)
 
 
@@ -22,7 +22,8 @@ def test_acceptance_counts_the_targets_own_token() -> None:
     assert (fared.outputs, fared.tokens, fared.rounds) == (2, 9, 4)
     assert fared.length == pytest.approx(1 + 3 / 4)
     assert fared.per_position == (0.5, 0.25)
-    assert _fared([((2,), ())]) == Fared(1, 1, 0, None, ())
+    assert fared.by_output == ((4, 3), (0, 0))
+    assert _fared([((2,), ())]) == Fared(1, 1, 0, None, (), ((0, 0),))
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=30))

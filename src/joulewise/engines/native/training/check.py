@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,6 +41,7 @@ class Fared:
         outputs, tokens, rounds: how many.
         length: mean acceptance length, tokens a round with the target's own one; None without rounds.
         per_position: share of rounds in which the first, second, ... drafted token was accepted.
+        by_output: rounds, and draft tokens accepted in them, of each output.
     """
 
     outputs: int
@@ -49,6 +49,7 @@ class Fared:
     rounds: int
     length: float | None
     per_position: tuple[float, ...]
+    by_output: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +162,5 @@ def _fared(outputs: Sequence[tuple[tuple[int, ...], tuple[Round, ...]]]) -> Fare
     deepest = max((r.accepted for r in rounds), default=0)
     shares = tuple(sum(r.accepted >= i for r in rounds) / len(rounds) for i in range(1, deepest + 1))
     tokens = sum(len(tokens) for tokens, _ in outputs)
-    return Fared(len(outputs), tokens, len(rounds), 1 + sum(shares) if rounds else None, shares)
-
-
-def as_json(checked: Sequence[Checked], **about: Any) -> dict[str, Any]:
-    """The figures for a file."""
-    from dataclasses import asdict
-
-    return about | {"gate": GATE, "decodings": [asdict(one) for one in checked]}
+    by_output = tuple((len(its), sum(r.accepted for r in its)) for _, its in outputs)
+    return Fared(len(outputs), tokens, len(rounds), 1 + sum(shares) if rounds else None, shares, by_output)
