@@ -109,7 +109,7 @@ def test_outputs_that_differ_from_vanilla_are_told_loudly(folder: Path) -> None:
     (folder / "words.jsonl").write_text('{"id": "q0", "text": "DIFFER", "answer": "1"}\n')
     done = joulewise(folder, "run", "plan.yaml", "--out", "out")
     assert done.returncode == 0, done.stderr
-    assert "1 outputs of lossless decodings differ from vanilla's beyond near-ties" in done.stderr
+    assert "1 output of lossless decodings differs from vanilla's beyond near-ties" in done.stderr
 
 
 def test_trials_that_failed_are_told_in_the_end(folder: Path) -> None:

@@ -31,6 +31,7 @@ from joulewise.analysis.log_ratio import Uncertainty, add_up, jackknife_se, spre
 from joulewise.analysis.paired_cells import METRICS, PairedCell, choose_component, pair_cells
 from joulewise.analysis.pollution_share import pollution_share, without_polluted
 from joulewise.analysis.student import quantile
+from joulewise.counted import counted
 from joulewise.energy.reading import ComponentName
 from joulewise.errors import UserError
 from joulewise.table import COMPONENTS, RunTable
@@ -351,7 +352,7 @@ def _verdict(line: _Line, above: bool, gate: Gate, strictest: float) -> Change:
         return replace(change, verdict="lower" if ratio.upper < 1.0 else "within the limit")
     more = _more_questions(line, gate, strictest)
     if more is not None:
-        why = f"about {more:,} more questions would tell"
+        why = f"about {counted(more, 'more question')} would tell"
     elif ratio.lower is not None and ratio.lower > 1.0 + gate.fail_above:
         why = "above the limit by itself, but not surely so among as many comparisons as here"
     else:
@@ -420,5 +421,5 @@ def _trial_notes(side: str, table: RunTable, gate: Gate) -> Iterable[str]:
     rows = table.arrow.num_rows
     failed = pc.sum(pc.not_equal(table.arrow["status"], "ok")).as_py() or 0
     if failed:
-        yield f"{failed:,} of {rows:,} Trials of {side} failed and are in no figure."
+        yield f"{failed:,} of {counted(rows, 'Trial')} of {side} failed: in no figure."
     yield from pollution_share(table.arrow).notes(gate.without_polluted, f"of {side}")

@@ -14,6 +14,7 @@ from joulewise.analysis.begun import GO_ON, not_begun
 from joulewise.analysis.cells import VANILLA, unit_codes
 from joulewise.analysis.curves import Points
 from joulewise.analysis.pollution_share import pollution_share
+from joulewise.counted import counted
 from joulewise.energy.reading import ComponentName
 from joulewise.errors import UserError
 from joulewise.table import COMPONENTS, RunTable
@@ -110,7 +111,7 @@ def run_points(
     for condition, words in wanted:
         good = np.asarray(pc.fill_null(condition, False).to_numpy(), dtype=bool)
         if lost := int(np.count_nonzero(keep & ~good)):
-            notes.append(f"{lost:,} of {rows.num_rows:,} Trials were left out: {words}")
+            notes.append(f"left out: {lost:,} of {counted(rows.num_rows, 'Trial')}, {words}")
         keep &= good
     rows = rows.filter(pa.array(keep))
     if not rows.num_rows:

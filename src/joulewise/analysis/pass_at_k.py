@@ -10,6 +10,7 @@ from statistics import fmean
 
 from joulewise.analysis.cells import Cell, CellKey
 from joulewise.analysis.intervals import Quantity, unknown_quantity, wilson
+from joulewise.counted import counted
 
 METRIC = "tests_passed"
 """As ``tasks/code_answer.py`` calls it; importing that would bring all tasks with it."""
@@ -78,7 +79,7 @@ def _passes(cell: Cell, ks: Sequence[int]) -> PassAtK | None:
 def _at(k: int, right: Sequence[Sequence[bool]], fewest: int) -> Quantity:
     n_trials = sum(map(len, right))
     if k > fewest:
-        return unknown_quantity(f"a question has {fewest} samples", len(right), n_trials)
+        return unknown_quantity(f"a question has {counted(fewest, 'sample')}", len(right), n_trials)
     value = fmean(pass_at_k(len(samples), sum(samples), k) for samples in right)
     lower, upper = wilson(value * len(right), len(right))
     return Quantity(value, lower, upper, len(right), n_trials, "measured")

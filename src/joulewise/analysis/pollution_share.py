@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from joulewise.counted import counted
+
 
 @dataclass(frozen=True, slots=True)
 class PollutionShare:
@@ -35,11 +37,12 @@ class PollutionShare:
             whose: what the Trials are of, such as ``of NEW``, where several are told of.
         """
         told = []
-        of = f"of {self.trials:,} Trials{whose and f' {whose}'}"
+        of = f"of {counted(self.trials, 'Trial')}{whose and f' {whose}'}"
         if self.polluted:
             left = "left out of all figures" if left_out else "in the figures; --without-polluted leaves them out"
+            verb = "is" if self.polluted == 1 else "are"
             share = f"{100 * self.polluted / self.trials:.3g} %"
-            told.append(f"{self.polluted:,} {of} ({share}) are polluted by other processes' CPU use: {left}.")
+            told.append(f"{self.polluted:,} {of} ({share}) {verb} polluted by other processes' CPU use: {left}.")
         if self.unknown:
             kept = "in the figures all the same" if left_out else "in the figures, also with --without-polluted"
             told.append(f"For {self.unknown:,} {of} other processes' CPU use is not known: {kept}.")

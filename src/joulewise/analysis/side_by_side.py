@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from joulewise.analysis.cells import Cell, CellKey, Integers, parts_of
 from joulewise.analysis.intervals import Floats, joint_provenance, resample
+from joulewise.counted import counted
 from joulewise.energy.reading import ComponentName, Provenance
 
 ACCURACY = "accuracy"
@@ -123,7 +124,7 @@ def side_by_side(cells: Sequence[Cell], component: ComponentName) -> Board:
     most = max((len(questions) for _, questions, *_ in found), default=0)
     for cell, questions, *_ in found:
         if len(questions) < ENOUGH * most:
-            left_out.append((cell.key, f"only {len(questions):,} of {most:,} questions are answered"))
+            left_out.append((cell.key, f"only {len(questions):,} of {counted(most, 'question')} answered"))
     kept = [one for one in found if len(one[1]) >= ENOUGH * most]
     common = kept[0][1] if kept else np.empty(0, dtype=np.int64)
     for _, questions, *_ in kept[1:]:

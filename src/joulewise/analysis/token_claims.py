@@ -19,6 +19,7 @@ from joulewise.analysis.intervals import MIN_QUESTIONS, TOO_FEW, Floats, Quantit
 from joulewise.analysis.measured_run import MeasuredRun
 from joulewise.analysis.operating import OperatingCurve
 from joulewise.analysis.student import quantile
+from joulewise.counted import counted
 
 LINEAR = 0.05
 """Where the last output token costs at most so much more than the first, energy counts as linear."""
@@ -77,7 +78,8 @@ def successive_tokens(run: MeasuredRun) -> list[Evidence]:
         if isinstance(one, OperatingCurve) and one.origin.decoding == VANILLA:
             first, last = one.curve.region.output_tokens
             where = (
-                f"output token {last:,.0f} against {first:,.0f}, behind {one.ends[0].prompt_tokens:,.0f} prompt tokens "
+                f"output token {last:,.0f} against {first:,.0f}, behind "
+                f"{counted(one.ends[0].prompt_tokens, 'prompt token')} "
                 f"({one.origin.engine})"
             )
             ratio = as_ratio(one.rise)

@@ -15,6 +15,7 @@ import typer
 
 from joulewise import estimate
 from joulewise.cli.at_hand import check_models
+from joulewise.counted import counted
 from joulewise.decoding import Vanilla
 from joulewise.engines import open_engine
 from joulewise.engines.engine import Request
@@ -56,8 +57,10 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
     warnings = [*skipped.told(), *remarks, *elsewhere, *_without_vanilla(plan)]
     if plan.target is not None:
         most = plan.target.max_repeats
-        ends = "its budget of seconds is spent" if most is None else f"each question was asked {most} times"
-        warnings.append(f"the figures are of {plan.repeats} repeats; for its target the plan may go on until {ends}")
+        ends = "its budget of seconds is spent" if most is None else f"each question was asked {counted(most, 'time')}"
+        warnings.append(
+            f"the figures are of {counted(plan.repeats, 'repeat')}; for its target the plan may go on until {ends}"
+        )
     on_gpu = bool(gpus())
     bandwidth_b_s = estimate.memory_bandwidth_b_s()
     rows: list[dict[str, Any]] = []
@@ -98,7 +101,7 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
         _show(plan, result, numbers)
     if faults:
         lame = sum(bool(row["faults"]) for row in rows)
-        head = f"{lame:,} of {_counted(len(rows), 'cell')} cannot run:"
+        head = f"{lame:,} of {counted(len(rows), 'cell')} cannot run:"
         raise UserError("\n".join([head, *(f"{number} {told}" for told, number in numbers.items())]))
 
 
@@ -112,10 +115,10 @@ def _show(plan: Plan, result: Mapping[str, Any], numbers: Mapping[str, str]) -> 
         typer.echo(f"Warning: {warning}")
     able = sum(not row["faults"] for row in rows)
     if not able:
-        typer.echo(f"{_counted(len(rows), 'cell')}, none of which can run. Nothing was run.")
+        typer.echo(f"{counted(len(rows), 'cell')}, none of which can run. Nothing was run.")
         return
-    cells = _counted(len(rows), "cell") + (f", {able:,} of which can run" if able < len(rows) else "")
-    generations = _counted(result["generations"], "generation")
+    cells = counted(len(rows), "cell") + (f", {able:,} of which can run" if able < len(rows) else "")
+    generations = counted(result["generations"], "generation")
     typer.echo(f"{cells}, {generations}, {_time(result['estimate_s'])} in all. Nothing was run.")
     typer.echo(
         "The time is rough (within a factor of two or three), with every answer at its full length."
@@ -151,7 +154,8 @@ def _show_cells(cells: Sequence[Cell], rows: Sequence[Mapping[str, Any]], number
     """A line a cell below its engine's name, in columns; one that cannot run with the numbers of its faults."""
     names = [f"{cell.decoding.label}/{cell.reasoning.label}/{cell.task.label}" for cell in cells]
     counts = [
-        "cannot run" if row["faults"] else f"{row['generations']:,} x {row['max_new_tokens']:,} tokens" for row in rows
+        "cannot run" if row["faults"] else f"{row['generations']:,} x {counted(row['max_new_tokens'], 'token')}"
+        for row in rows
     ]
     times = [" ".join(numbers[told] for told in row["faults"]) or _time(row["estimate_s"]) for row in rows]
     name_width, count_width, time_width = (max(map(len, column)) for column in (names, counts, times))
@@ -170,13 +174,10 @@ def _without_vanilla(plan: Plan) -> list[str]:
     if not lacking:
         return []
     return [
-        f"there is no vanilla to compare {len(lacking)} of {len(cells)} cells with, such as {lacking[0]}: no saving "
+        f"there is no vanilla to compare {len(lacking)} of {counted(len(cells), 'cell')} with, such as {lacking[0]}: "
+        "no saving "
         "will be told of them, and their outputs will not be checked; add `vanilla` to the decodings"
     ]
-
-
-def _counted(count: int, thing: str) -> str:
-    return f"{count:,} {thing}" + ("" if count == 1 else "s")
 
 
 def _time(seconds: float | None) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from joulewise.cli.named_file import named_file
+from joulewise.counted import counted
 from joulewise.errors import UserError
 
 
@@ -45,6 +46,6 @@ def export(
     for warning in table.warnings:
         typer.echo(warning, err=True)
     if trials_file is not None:
-        typer.echo(f"Trials: {trials} ({write_trials(table, trials_file):,} rows)", err=True)
+        typer.echo(f"Trials: {trials} ({counted(write_trials(table, trials_file), 'row')})", err=True)
     if timeline_file is not None:
-        typer.echo(f"Timeline: {timeline} ({write_timeline(table, timeline_file):,} rows)", err=True)
+        typer.echo(f"Timeline: {timeline} ({counted(write_timeline(table, timeline_file), 'row')})", err=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from joulewise.cli.named_file import named_file
+from joulewise.counted import counted
 
 if TYPE_CHECKING:
     from joulewise.judge.grade import Judged
@@ -166,7 +167,7 @@ def _lines(summary: dict[str, Any], model: str) -> list[str]:
     ]
     joules = "unknown joules" if took["energy_j"] is None else f"{took['energy_j']:,.0f} J on this machine"
     lines.append(
-        f"The judge {model}, apart from the run: {took['calls']:,} calls, {' and '.join(tokens)} tokens, "
+        f"The judge {model}, apart from the run: {counted(took['calls'], 'call')}, {' and '.join(tokens)} tokens, "
         f"{took['duration_s']:.0f} s, {joules}."
     )
     return lines

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from joulewise.cli.named_file import named_file
+from joulewise.counted import counted
 
 if TYPE_CHECKING:
     from joulewise.plan import Plan
@@ -72,7 +73,7 @@ def run(
     if json_output:
         typer.echo(json.dumps({**vars(result), "folder": str(result.folder)}))
     if result.interrupted:
-        typer.echo(f"Stopped after {result.done} of {result.total} Trials. Go on with: {go_on}", err=True)
+        typer.echo(f"Stopped after {result.done} of {counted(result.total, 'Trial')}. Go on with: {go_on}", err=True)
     if result.done:
         from joulewise.cli.report import show_runs
         from joulewise.report.text import failures
@@ -81,8 +82,10 @@ def run(
         if told := failures(summary.runs[0]):
             typer.echo(told, err=True)
     if result.different:
+        differ = "differs" if result.different == 1 else "differ"
         typer.echo(
-            f"{result.different} outputs of lossless decodings differ from vanilla's beyond near-ties: distrust them.",
+            f"{counted(result.different, 'output')} of lossless decodings {differ} from vanilla's beyond near-ties: "
+            "distrust them.",
             err=True,
         )
     if result.interrupted:

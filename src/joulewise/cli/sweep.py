@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from joulewise.cli.named_file import named_file
+from joulewise.counted import counted
 from joulewise.errors import UserError
 
 if TYPE_CHECKING:
@@ -147,15 +148,19 @@ def sweep(
         typer.echo(f"Stopped in the middle of a point; every finished one is kept. Go on with: {go_on}", err=True)
         raise typer.Exit(130) from None
     if result.interrupted:
-        typer.echo(f"Stopped after {result.done} points. Go on with: {go_on}", err=True)
+        typer.echo(f"Stopped after {counted(result.done, 'point')}. Go on with: {go_on}", err=True)
         raise typer.Exit(130)
     if result.done < LEAST_POINTS:
         typer.echo(
-            f"{result.done} points in {folder}, and a curve needs {LEAST_POINTS} or more: give it more --minutes with "
+            f"{counted(result.done, 'point')} in {folder}, and a curve needs {LEAST_POINTS} or more: give it more "
+            "--minutes with "
             f"{go_on}, or begin another with lower --prompt, --output or --load"
         )
         return
-    typer.echo(f"{result.done} points in {folder}. Next: joulewise curve {folder}; charts: joulewise report {folder}")
+    typer.echo(
+        f"{counted(result.done, 'point')} in {folder}. Next: joulewise curve {folder}; charts: joulewise report "
+        f"{folder}"
+    )
 
 
 def _as_begun(folder: Path, wanted: Mapping[str, str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from joulewise.counted import counted
 from joulewise.energy.meter import Meter
 from joulewise.environment import utc_now
 from joulewise.errors import UserError
@@ -181,7 +182,7 @@ def answered(folder: Path, data_dir: Path | None) -> tuple[list[Answered], list[
             lost["whose texts were not kept"] += 1
         else:
             found.append(Answered(trial, turns, texts))
-    notes = [f"{count} Trials {why} were left out" for why, count in lost.items() if count]
+    notes = [f"left out: {counted(count, 'Trial')} {why}" for why, count in lost.items() if count]
     if not found:
         raise UserError(f"{folder}: no answer can be judged ({'; '.join(notes) or 'none was given'})")
     return found, notes

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from joulewise.counted import counted
 from joulewise.judge.record import Judgement, latest
 
 
@@ -43,7 +44,9 @@ def rated(table: pa.Table, judgements: Sequence[Judgement]) -> tuple[pa.Table, l
     told = []
     if unjudged:
         why = "; ".join(f"{count:,} x {reason}" for reason, count in unjudged.most_common(3))
-        told.append(f"{unjudged.total():,} answers are unjudged and have no score ({why}); `joulewise judge` goes on")
+        told.append(
+            f"unjudged and without a score: {counted(unjudged.total(), 'answer')} ({why}); `joulewise judge` goes on"
+        )
     if others := sorted({f"{j.judge} ({j.prompts})" for j in single if j.by != single[-1].by}):
         told.append(f"scores are by {single[-1].judge} ({single[-1].prompts}), asked last, not by {', '.join(others)}")
     columns = {"score": pa.array(scores, pa.float64()), "metric": pa.array(metrics, pa.string())}

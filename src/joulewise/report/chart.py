@@ -11,6 +11,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from joulewise.analysis.intervals import Quantity
+from joulewise.counted import counted
 from joulewise.report.text import interval, value
 
 # Colours are set by the page, so that they follow its light and dark scheme: matplotlib draws with these stand-ins.
@@ -273,7 +274,7 @@ def _describe(points: Sequence[Point], energy_name: str) -> str:
         figures = (
             f"{name} {value(q)}{_between(q)}" for name, q in (("speed", point.speed), (energy_name, point.energy))
         )
-        told.append(f"{point.label}: {', '.join(figures)}, {point.energy.n_questions} questions")
+        told.append(f"{point.label}: {', '.join(figures)}, {counted(point.energy.n_questions, 'question')}")
     return "; ".join(told) + "."
 
 

@@ -17,6 +17,7 @@ from joulewise import __version__
 from joulewise.analysis.compare import OTHER_CARDS, SAME_CARDS, Change, Comparison
 from joulewise.analysis.differences import ABSENT, ENVIRONMENT
 from joulewise.analysis.paired_cells import METRICS
+from joulewise.counted import counted
 from joulewise.report.text import COMPONENT_NAMES, figure
 
 FORMAT_VERSION = 1
@@ -71,7 +72,7 @@ def _reasons(unclear: list[Change]) -> str:
     # How many more questions would tell differs from cell to cell; that they would is one reason.
     (why, n), *others = Counter(None if c.more_questions else c.why for c in alone).most_common()
     more = max((c.more_questions for c in unclear if c.more_questions), default=None)
-    told = why or (f"about {more:,} more questions would tell" if more else "no interval")
+    told = why or (f"about {counted(more, 'more question')} would tell" if more else "no interval")
     if not others:
         return told
     return f"{told} in {n}, {'another reason' if len(others) == 1 else f'{len(others)} other reasons'} in the rest"
@@ -82,7 +83,8 @@ def warnings(comparison: Comparison) -> list[str]:
     told = []
     if comparison.shared_trials:
         told.append(
-            f"{comparison.shared_trials:,} Trials of NEW are BASE's own, not measured anew: the same folder or a copy "
+            f"{counted(comparison.shared_trials, 'Trial')} of NEW are BASE's own, not measured anew: the same folder "
+            "or a copy "
             "of it. They show no change whatever was changed; if one was made, record it in a run of its own."
         )
     changed = [c for c in comparison.cells if c.outputs_changed]
@@ -97,7 +99,7 @@ def warnings(comparison: Comparison) -> list[str]:
         lost, gained = sum(c.lost for c in worse), sum(c.gained for c in worse)
         told.append(
             f"Accuracy fell in {', '.join(_name(c, comparison) for c in worse[:3])}"
-            f"{' and others' if len(worse) > 3 else ''}: {lost} answers are wrong now that were right, {gained} the "
+            f"{' and others' if len(worse) > 3 else ''}: {counted(lost, 'right answer')} went wrong, {gained} the "
             "reverse. A saving that costs accuracy is no saving; accuracy is shown, not gated."
         )
     refusing = [d for d in comparison.differences if d.refuses and d.what != ENVIRONMENT]
@@ -115,11 +117,12 @@ def warnings(comparison: Comparison) -> list[str]:
             )
         if c.no_figure and c.ratio.n_questions:
             told.append(
-                f"{_name(c, comparison)}: {c.no_figure} questions that both sides answered are left out, as not all "
-                f"that {METRICS[comparison.gate.metric].words} needs is known of them."
+                f"{_name(c, comparison)}: left out are {counted(c.no_figure, 'question')} that both sides answered, "
+                "as not "
+                f"all that {METRICS[comparison.gate.metric].words} needs is known of them."
             )
     unclear = Counter(c.why for c in comparison.cells if c.why and not c.more_questions)
-    told += [f"Cannot tell in {n} of {len(comparison.cells)} cells: {why}." for why, n in unclear.items()]
+    told += [f"Cannot tell in {n} of {counted(len(comparison.cells), 'cell')}: {why}." for why, n in unclear.items()]
     return [*told, *comparison.notes]
 
 
@@ -173,7 +176,7 @@ def print_comparison(comparison: Comparison, file: IO[str] | None = None) -> Non
             words = [*_words(change, comparison, "\n"), *([_accuracy(change, "\n")] if accuracy else [])]
             verdict = Text(change.verdict, style=_STYLES[change.verdict])
             if change.more_questions:
-                verdict.append(f"\n{change.more_questions:,} more questions", style="dim")
+                verdict.append(f"\n{counted(change.more_questions, 'more question')}", style="dim")
             table.add_row(change.decoding or "", *(Text(w) for w in words), verdict)
         console.print(Padding(Text(name, style="italic"), (0, 0, 0, 1)))
         console.print(table)
@@ -208,7 +211,7 @@ def to_markdown(comparison: Comparison) -> str:
         if change.verdict == "above the limit":
             words[-1] = f"**{words[-1]}**"
         elif change.more_questions:
-            words[-1] += f" ({change.more_questions:,} more questions)"
+            words[-1] += f" ({counted(change.more_questions, 'more question')})"
         lines.append("| " + " | ".join([*map(_escaped, words[:-1]), words[-1]]) + " |")
     lines += ["", *(f"- {_escaped(w)}" for w in warnings(comparison)), ""]
     lines += ["<details><summary>How to read this, and what was compared</summary>", "", how_to_read(comparison), ""]

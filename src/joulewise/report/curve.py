@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from joulewise.analysis.curve_points import Origin
 from joulewise.analysis.curves import TERMS, Curve, Spread
+from joulewise.counted import counted
 from joulewise.report.text import COMPONENT_NAMES, figure
 
 
@@ -60,7 +61,7 @@ def predict(curve: Curve, prompt_tokens: float, output_tokens: float, running: f
     )
     warnings = curve.warnings(*asked)
     lines = [
-        f"{prompt_tokens:,.0f} prompt tokens, {output_tokens:,.0f} output tokens, {running:,.6g} running: "
+        f"{counted(prompt_tokens, 'prompt token')}, {counted(output_tokens, 'output token')}, {running:,.6g} running: "
         f"{figure(energy_j)} J ({'no error is known here' if warnings else 'error ' + errors(curve.held_out.inside)})",
         f"  on average: {figure(per_output)} J per output token, {figure(per_token)} J per token",
         f"  successive output tokens, J: {successive}",
@@ -84,4 +85,4 @@ def errors(spread: Spread) -> str:
     """A median and a 90th percentile in words."""
     if spread.median is None or spread.p90 is None:
         return "no such point"
-    return f"median {spread.median:.1%}, 90th percentile {spread.p90:.1%} ({spread.points:,} points)"
+    return f"median {spread.median:.1%}, 90th percentile {spread.p90:.1%} ({counted(spread.points, 'point')})"

@@ -9,6 +9,7 @@ import numpy as np
 
 from joulewise.analysis.intervals import Floats
 from joulewise.analysis.operating import OperatingCurve, Seen
+from joulewise.counted import counted
 from joulewise.report.chart import FAINT, INK, MARKERS, PAPER, SERIES, draw, factor_ticks, log_ticks
 from joulewise.report.curve import errors
 from joulewise.report.text import figure
@@ -53,7 +54,9 @@ def _against(found: OperatingCurve, title: str, prefix: str) -> str:
         if len({seen.running for seen in found.shown}) > 1:
             _legend(axes, "lower right")
 
-    return draw(paint, prefix, title, f"{found.points:,} points; held-out error {errors(found.curve.held_out.inside)}.")
+    return draw(
+        paint, prefix, title, f"{counted(found.points, 'point')}; held-out error {errors(found.curve.held_out.inside)}."
+    )
 
 
 def _residuals(found: OperatingCurve, axis: str, title: str, prefix: str) -> str:
@@ -81,7 +84,9 @@ def _residuals(found: OperatingCurve, axis: str, title: str, prefix: str) -> str
             log_ticks(axes.xaxis, ends)
         _plain_ticks(axes.yaxis, factor_ticks(limit))
 
-    told = [f"{one.low:,.6g} to {one.high:,.6g}: {one.median:+.1%} over {one.points:,} points" for one in thirds]
+    told = [
+        f"{one.low:,.6g} to {one.high:,.6g}: {one.median:+.1%} over {counted(one.points, 'point')}" for one in thirds
+    ]
     return draw(paint, prefix, title, f"Median error with its sign by {_AXES[axis]}: {'; '.join(told)}.")
 
 
@@ -105,7 +110,7 @@ def _successive(found: OperatingCurve, title: str, prefix: str) -> str:
         _finish(axes, (first, last), [*each.values(), *mean.values()])
 
     told = [
-        f"Behind {p:,.0f} prompt tokens output token {first:,.0f} costs {figure(each[p][0])} J and {last:,.0f} "
+        f"Behind {counted(p, 'prompt token')} output token {first:,.0f} costs {figure(each[p][0])} J and {last:,.0f} "
         f"{figure(each[p][-1])} J; {last:,.0f} of them {figure(mean[p][-1])} J each on average"
         for p in prompts
     ]
@@ -128,8 +133,9 @@ def _over_load(found: OperatingCurve, title: str, prefix: str) -> str:
         _plain_ticks(axes.xaxis, [seen.running for seen in found.shown])
 
     told = (
-        f"{p:,.0f} prompt and {o:,.0f} output tokens: {figure(mean[0])} J at {ends[0]:,.0f} and {figure(mean[-1])} J "
-        f"at {ends[1]:,.0f} requests at a time; one more costs {figure(more[0])} to {figure(more[-1])} J in all."
+        f"{p:,.0f} prompt and {counted(o, 'output token')}: {figure(mean[0])} J at {ends[0]:,.0f} and "
+        f"{figure(mean[-1])} J "
+        f"at {counted(ends[1], 'request')} at a time; one more costs {figure(more[0])} to {figure(more[-1])} J in all."
     )
     return draw(paint, prefix, title, told)
 

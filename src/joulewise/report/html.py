@@ -12,6 +12,7 @@ from pathlib import Path
 
 from joulewise.analysis.operating import NoCurve, OperatingCurve
 from joulewise.analysis.tradeoffs import Tradeoff
+from joulewise.counted import counted
 from joulewise.errors import EnvironmentFault
 from joulewise.report import chart
 from joulewise.report import claims as claim_words
@@ -162,6 +163,7 @@ def render(summary: Summary, trials: Sequence[TrialBlock] = ()) -> str:
 
     environment.filters["subscripts"] = subscripts
     environment.filters["figure"] = figure
+    environment.filters["counted"] = counted
     environment.filters["short_model"] = short_model
     numbers = count(1)
     runs = [_run_view(run, summary, trials, numbers) for run in summary.runs]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from joulewise.analysis.cells import CellKey
 from joulewise.analysis.curves import TERMS
 from joulewise.analysis.operating import Margins, NoCurve, OperatingCurve
+from joulewise.counted import counted
 from joulewise.report.curve import errors, whose
 from joulewise.report.grid import Grid, Row, Shown
 from joulewise.report.text import figure, interval, short_model, value
@@ -41,7 +42,8 @@ def sentences(found: OperatingCurve) -> list[str]:
     if out.outside.points:
         error += f" Beyond the others' ranges: {errors(out.outside)}."
     successive = (
-        f"Successive output tokens: behind {first.prompt_tokens:,.0f} prompt tokens number {first.output_tokens:,.0f} "
+        f"Successive output tokens: behind {counted(first.prompt_tokens, 'prompt token')} number "
+        f"{first.output_tokens:,.0f} "
         f"costs {figure(first.last_output_token_j)} J and number {last.output_tokens:,.0f} "
         f"{figure(last.last_output_token_j)} J, {value(found.rise, 100.0)} % more ({interval(found.rise, 100.0)})."
     )
@@ -61,7 +63,7 @@ def sentences(found: OperatingCurve) -> list[str]:
 
 
 def _tokens(of: Margins) -> str:
-    return f"{of.prompt_tokens:,.0f} prompt and {of.output_tokens:,.0f} output tokens"
+    return f"{of.prompt_tokens:,.0f} prompt and {counted(of.output_tokens, 'output token')}"
 
 
 def briefly(found: OperatingCurve | NoCurve) -> list[str]:

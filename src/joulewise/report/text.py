@@ -12,6 +12,7 @@ from joulewise.analysis.intervals import Quantity
 from joulewise.analysis.pollution_share import PollutionShare
 from joulewise.analysis.precision import Precision
 from joulewise.analysis.savings import Gamma, Saving
+from joulewise.counted import counted
 from joulewise.energy.crosscheck import LIMIT
 from joulewise.report.run_facts import CounterCheck, EngineFacts, IdlePower, Origin, RunFacts
 from joulewise.report.summary import Section, Summary
@@ -270,7 +271,7 @@ def nothing_to_show(run: RunFacts, summary: Summary) -> str | None:
         return f"No Trial of this run succeeded ({run.failed:,} failed): there are no figures."
     if summary.without_polluted and run.polluted == run.ok:
         return (
-            f"All {run.ok:,} Trials that succeeded are polluted, and --without-polluted leaves them out: "
+            f"All Trials that succeeded ({run.ok:,}) are polluted, and --without-polluted leaves them out: "
             "there are no figures."
         )
     return None
@@ -289,12 +290,14 @@ def doubtful(run: RunFacts, summary: Summary) -> str | None:
         return None
     if not share.polluted:
         return (
-            f"Whether other processes used the CPU is not known for {share.unknown:,} of {share.trials:,} Trials: of "
+            f"Whether other processes used the CPU is not known for {share.unknown:,} of "
+            f"{counted(share.trials, 'Trial')}: of "
             "Trials under 0.2 s it cannot be told, and longer answers let it be told."
         )
     more = f" (and for {share.unknown:,} more that is not known)" if share.unknown else ""
     return (
-        f"Other processes used the CPU during {share.polluted:,} of {share.trials:,} Trials{more}: the times, and all "
+        f"Other processes used the CPU during {share.polluted:,} of {counted(share.trials, 'Trial')}{more}: the "
+        "times, and all "
         "that follows from them, may be theirs. Run it again on a quiet machine."
     )
 
@@ -310,9 +313,8 @@ def claims_caveat(run: RunFacts, summary: Summary) -> str | None:
     ]
     if not share.polluted:
         told = [f"of {share.unknown:,} it is not known whether other processes used the CPU"]
-    return (
-        f"of this run's {share.trials:,} Trials {listed(told)}, and seconds, shares of them and joules may be theirs."
-    )
+    of = counted(share.trials, "Trial")
+    return f"of this run's {of} {listed(told)}, and seconds, shares of them and joules may be theirs."
 
 
 def _in_figures(run: RunFacts, summary: Summary) -> PollutionShare:
@@ -362,7 +364,7 @@ def failures(run: RunFacts) -> str | None:
     if not run.failed:
         return None
     why = "; ".join(f"{error} ({n:,})" for error, n in run.errors[:_REASONS])
-    return f"{run.failed:,} of {run.trials:,} Trials failed: {why}{_further_reasons(run)}"
+    return f"{run.failed:,} of {counted(run.trials, 'Trial')} failed: {why}{_further_reasons(run)}"
 
 
 _REASONS = 5
@@ -378,14 +380,20 @@ def trial_notes(run: RunFacts, summary: Summary) -> list[str]:
     """Missing, failed, polluted and compared Trials of a run, in sentences."""
     notes = []
     if run.planned is not None and run.planned > run.trials:
-        notes.append(f"The run is not finished: {run.trials:,} of {run.planned:,} planned Trials are there.")
+        notes.append(
+            f"The run is not finished: {run.trials:,} of {counted(run.planned, 'planned Trial')} "
+            f"{'is' if run.trials == 1 else 'are'} there."
+        )
     if run.trials and run.not_begun:
         vanilla = any(key.decoding == VANILLA for key in run.not_begun)
         without = " Without vanilla there is no saving to tell." if vanilla else ""
         notes.append(f"No Trial yet of {named(run.not_begun)}: {GO_ON}.{without}")
     if run.failed:
         why = "; ".join(f"{n:,} x {error}" for error, n in run.errors[:_REASONS]) + _further_reasons(run)
-        notes.append(f"{run.failed:,} of {run.trials:,} Trials failed and are in no figure: {why}.")
+        notes.append(
+            f"{run.failed:,} of {counted(run.trials, 'Trial')} failed, and {'is' if run.failed == 1 else 'are'} in "
+            f"no figure: {why}."
+        )
     repeated = [p for p in summary.precision if p.key.run == run.name]
     if run.target is not None and repeated:
         notes.append(_target_note(run.target, repeated))
@@ -394,8 +402,9 @@ def trial_notes(run: RunFacts, summary: Summary) -> list[str]:
     identical, tie, different = (sum(getattr(v, name) for v in found) for name in ("identical", "tie", "different"))
     if checked := identical + tie + different:
         notes.append(
-            f"{checked:,} outputs were compared with vanilla's: {identical:,} are identical, {tie:,} differ first at a "
-            f"near-tie, {different:,} differ in a way that arithmetic does not explain."
+            f"Compared with vanilla's: {counted(checked, 'output')}, {identical:,} identical, {tie:,} that differ "
+            "first at a "
+            f"near-tie, {different:,} that differ in a way that arithmetic does not explain."
         )
     return notes
 
@@ -411,7 +420,7 @@ def _target_note(target: float, found: Sequence[Precision]) -> str:
     most = max(p.repeats for p in found)
     told = (
         f"Measured to {target * 100:g} % or better (joules per output token of these very questions, gain apart): "
-        f"{len(found) - len(missed)} of {len(found)} cells, with up to {most} repeats"
+        f"{len(found) - len(missed)} of {counted(len(found), 'cell')}, with up to {counted(most, 'repeat')}"
     )
     return f"{told}. Not yet, or not within the plan's budget: {listed(missed)}." if missed else f"{told}."
 

@@ -13,6 +13,7 @@ from joulewise.analysis.intervals import Quantity
 from joulewise.analysis.side_by_side import ACCURACY
 from joulewise.analysis.tradeoffs import Tradeoff
 from joulewise.analysis.worth import WHOLE, Group, Worth
+from joulewise.counted import counted
 from joulewise.report.grid import NO_INTERVAL, Column, Grid, Shown, in_words, lay_out, quantity_column
 from joulewise.report.text import COMPONENT_NAMES, figure, interval, listed, value
 
@@ -311,15 +312,19 @@ def _frontier(found: Tradeoff) -> list[str]:
     cells, n = found.whole.cells, found.questions
     if found.measure is None:
         joules = ", ".join(f"{way(cell.key, found)} {value(cell.energy_per_answer_j)}" for cell in cells)
-        return [f"Nothing judges these answers, so joules alone are told, per answer over {n:,} questions: {joules}."]
+        return [
+            f"Nothing judges these answers, so joules alone are told, per answer over {counted(n, 'question')}: "
+            f"{joules}."
+        ]
     best = max(cells, key=lambda cell: cell.quality.value or 0.0)
     what = _measure(found)
     if not best.quality.value:
         bound = "" if best.quality.upper is None else f"; at most {_percent(best.quality.upper)} is (95 %)"
-        return [f"No way has any of {n:,} questions right{bound}: whatever a way costs, it buys nothing here."]
+        return [f"No way has any of {counted(n, 'question')} right{bound}: whatever a way costs, it buys nothing here."]
     if not found.places:
         return [
-            f"The highest {what}: {way(best.key, found)} with {_with_interval(best.quality)}, over {n:,} questions. "
+            f"The highest {what}: {way(best.key, found)} with {_with_interval(best.quality)}, over "
+            f"{counted(n, 'question')}. "
             f"The joules are {'modelled' if _modelled(cells) else 'not known'}, so that there is no frontier."
         ]
     on_it = sorted(
@@ -333,7 +338,10 @@ def _frontier(found: Tradeoff) -> list[str]:
         for cell, place in on_it
     ]
     energy = "joules" if found.component == "total" else f"{COMPONENT_NAMES[found.component]} joules"
-    return [f"On the frontier of {what} against {energy} per answer, over {n:,} questions: {', then '.join(steps)}."]
+    return [
+        f"On the frontier of {what} against {energy} per answer, over {counted(n, 'question')}: "
+        f"{', then '.join(steps)}."
+    ]
 
 
 def _changes(found: Tradeoff) -> list[str]:

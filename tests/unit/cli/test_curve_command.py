@@ -68,6 +68,7 @@ def test_coefficients_error_and_region_are_told(curve: Curve) -> None:
 
 def test_the_file_predicts_what_the_run_predicts(curve: Curve, tmp_path: Path) -> None:
     first = curve("run", "--predict", "200,100", "--json", "c.json")
+    assert "1 prompt token, 1 output token, 1 running: " in curve("run", "--predict", "1,1").output
     again = curve("c.json", "--predict", "200,100")
     told = "200 prompt tokens, 100 output tokens, 1 running: 53.0 J"
     assert told in first.stdout
@@ -146,7 +147,7 @@ def test_votes_pollution_and_empty_answers_are_left_out_and_told() -> None:
     found[3]["gpu_energy_j"] = 0.0
     got = run_points(run_of(found), without_polluted=True)
     assert len(got.points) == 36
-    assert [note.split()[0] for note in got.notes[:-1]] == ["1"] * 4
+    assert [note.split(",")[0] for note in got.notes[:-1]] == ["left out: 1 of 40 Trials"] * 4
     with pytest.raises(UserError, match=r"no Trial .* of several requests"):
         run_points(run_of(rows(generation_count=3)))
 
@@ -155,7 +156,7 @@ def test_pollution_is_told_where_nothing_is_left_out() -> None:
     found = rows()
     found[0]["polluted"], found[1]["other_cpu_cores"] = True, None
     told = run_points(run_of(found)).notes
-    assert told[0].startswith("1 of 40 Trials (2.5 %) are polluted")
+    assert told[0].startswith("1 of 40 Trials (2.5 %) is polluted")
     assert told[1] == (
         "For 1 of 40 Trials other processes' CPU use is not known: in the figures, also with --without-polluted"
     )

@@ -120,7 +120,7 @@ def test_a_judge_that_talks_nonsense_leaves_answers_unjudged_and_never_at_0(fini
     table = load(finished)
     assert {(r["question_id"], r["score"]) for r in table.arrow.to_pylist()} == {("81", None), ("111", 1.0)}
     assert table.warnings == (
-        "run: 2 answers are unjudged and have no score (2 x no grade is in its reply); `joulewise judge` goes on",
+        "run: unjudged and without a score: 2 answers (2 x no grade is in its reply); `joulewise judge` goes on",
     )
 
 
@@ -237,7 +237,7 @@ def test_runs_that_cannot_be_judged_are_told(tmp_path: Path, data: Path, meter: 
         judge_run(other.folder, judge, data_dir=data)
     file = finished / "ledger.jsonl"
     file.write_text(re.sub(r'"text":"[^"]*"', '"text":null', file.read_text()))
-    with pytest.raises(UserError, match="4 Trials whose texts were not kept were left out"):
+    with pytest.raises(UserError, match="left out: 4 Trials whose texts were not kept"):
         judge_run(finished, judge, data_dir=data)
     (data / "mt_bench_questions.jsonl").write_text(json.dumps(QUESTIONS[0] | {"turns": ["Read.", "Again."]}))
     with pytest.raises(UserError, match="no longer reads as it did"):

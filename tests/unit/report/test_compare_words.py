@@ -67,7 +67,7 @@ def test_what_should_make_one_doubt_is_told():
         )
     )
     assert "The outputs differ: 80 of 80 greedy answers" in told
-    assert "Accuracy fell in gsm8k, vanilla, gsm8k, prompt-lookup-3: 10 answers are wrong now" in told
+    assert "Accuracy fell in gsm8k, vanilla, gsm8k, prompt-lookup-3: 10 right answers went wrong" in told
     assert "--allow-different), though these differ: GPU driver (580 → 570)" in told
     assert "10 of BASE, 0 of NEW" in told
     assert warnings(PASSED) == []
@@ -135,7 +135,7 @@ def test_answered_questions_without_a_figure_are_not_told_as_unanswered():
     assert [(c.only_base, c.only_new, c.no_figure) for c in nothing.cells] == [(0, 0, 50), (0, 0, 0)]
     assert warnings(nothing) == ["Cannot tell in 1 of 2 cells: the task has no right and wrong answers."]
     some = warnings(compared(side(), side(change=unread, seed=1)))
-    assert [w.startswith("gsm8k, vanilla: 3 questions that both sides answered are left out") for w in some] == [
+    assert [w.startswith("gsm8k, vanilla: left out are 3 questions that both sides answered") for w in some] == [
         True,
         False,
     ]

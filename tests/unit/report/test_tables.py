@@ -78,7 +78,7 @@ def test_what_cannot_be_shown_is_said(render):
     assert "no Trials yet" in render(summarise(table([], plans={"r": {}})))
     polluted = table([row(polluted=True, energy=[part("gpu", 1.0)])])
     assert "without-polluted" in render(summarise(polluted, without_polluted=True)).replace("{}", "")
-    assert "All 1 Trials that succeeded are polluted" in render(summarise(polluted, without_polluted=True))
+    assert "All Trials that succeeded (1) are polluted" in render(summarise(polluted, without_polluted=True))
 
 
 @settings(max_examples=25, deadline=None)
