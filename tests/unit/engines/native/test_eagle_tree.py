@@ -163,14 +163,32 @@ def test_what_holds_for_every_tree(seed: int, top_k: int, depth: int, count: int
     ways = nodes(draft)
     assert len(set(ways)) == len(ways)  # siblings differ
     assert all(way[:-1] in ways for way in ways if len(way) > 1)
-    assert int(tree.depths.max()) <= tree.height <= depth + 1
+    assert int(tree.depths.max()) <= tree.height <= min(depth + 1, room)
     assert tree.depths[1:].tolist() == [len(way) for way in ways]
     assert tree.chain == (top_k == 1 or room == 0)
     if tree.chain:
         assert len(ways) == min(depth + 1, count, room)
     if certain and room:
-        sure = [10, 7, 4, 1, 10, 7][: min(depth + 1, count, room if top_k == 1 else 99)]
+        sure = [10, 7, 4, 1, 10, 7][: min(depth + 1, count, room)]
         assert tuple(sure) in ways  # the sure path is there whole, in spite of the ties
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    top_k=st.integers(1, 5),
+    depth=st.integers(0, 5),
+    count=st.integers(1, 60),
+    room=st.integers(1, 8),
+)
+@settings(max_examples=30, deadline=None)
+def test_a_tree_near_the_end_is_that_of_a_head_that_looks_no_further(
+    seed: int, top_k: int, depth: int, count: int, room: int
+) -> None:
+    table = Table(tiny_heads.draw(12, 12, seed=seed))
+    draft = begun(table, top_k=top_k, depth=depth, nodes=count + 1).propose(room)
+    assert len(table.seen) == min(depth, count - 1, room - 1)  # forwards of the head
+    lower = begun(Table(table.logits_by_token), top_k=top_k, depth=min(depth, room - 1), nodes=count + 1).propose(99)
+    assert nodes(draft) == nodes(lower)
 
 
 def test_every_node_sees_the_prompt_and_its_own_path() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -50,6 +50,13 @@ class Growth:
     def grown(self) -> int:
         """Nodes that grow before the best are kept, the root apart."""
         return self.top_k + (self.levels - 1) * self.top_k**2
+
+    def within(self, room: int) -> Growth:
+        """The same without the levels below ``room``, at least 1, and with no more nodes than then grow."""
+        if room >= self.levels:
+            return self
+        lower = replace(self, levels=room)
+        return replace(lower, nodes=min(self.nodes, lower.grown))
 
 
 class EagleDrafter:
@@ -116,14 +123,18 @@ class EagleDrafter:
         way = judged.way[:rows].clamp(max=len(hidden.last) - 1)  # behind the path it says nothing
         self._state = self._session.read(self._growth, tokens, hidden[way], self._length, accepted + 1)
         self._length = self._length + accepted + 1
-        self._begun = self._session.grow(self._growth, self._state, self._length)
+        self._begun = self._session.grow(self._growth, self._state, self._length, self._growth.levels)
         return True
 
     def propose(self, room: int) -> Draft:
-        """The best nodes of a tree that grows by its likeliest nodes, level by level; a chain is cut to ``room``."""
+        """The best nodes of a tree that grows by its likeliest nodes, level by level; a chain is cut to ``room``.
+
+        A captured tree has all its levels up to the text's end: each room would be a capture of its own, for one round
+        of an answer, and where the device went on by itself the tree has grown before the host knows the room.
+        """
         if room < 1:
             return Draft(self._state.new_empty(0, dtype=torch.long), chain(0, self._state.device))
-        draft, self._begun = self._begun or self._session.grow(self._growth, self._state, self._length), None
+        draft, self._begun = self._begun or self._session.grow(self._growth, self._state, self._length, room), None
         if not draft.tree.chain:
             return draft
         tokens = draft.tokens[:room]
@@ -264,8 +275,8 @@ class _Session(Protocol):
         """Read the pairs of a round, of which ``count`` are true; the state after these."""
         ...
 
-    def grow(self, growth: Growth, state: Tensor, length: int | Tensor) -> Draft:
-        """Grow a tree, valid until the next call."""
+    def grow(self, growth: Growth, state: Tensor, length: int | Tensor, room: int) -> Draft:
+        """Grow a tree, valid until the next call; levels below ``room`` may be left out."""
         ...
 
 
@@ -281,7 +292,8 @@ class _Plain:
     def read(self, growth: Growth, tokens: Tensor, hidden: Hidden, length: int | Tensor, count: int | Tensor) -> Tensor:
         return self._head.forward(self.cache, tokens, self._head.fuse(hidden), int(length))[-1:]
 
-    def grow(self, growth: Growth, state: Tensor, length: int | Tensor) -> Draft:
+    def grow(self, growth: Growth, state: Tensor, length: int | Tensor, room: int) -> Draft:
+        growth = growth.within(room)
         at = torch.full((1,), int(length), device=state.device)
         return grow(self._head, self.cache, int(length) + growth.width, growth, at, state)
 
@@ -313,7 +325,7 @@ class _Captured:
             )
         return self._reads[rows, span](length, count, tokens, *features)
 
-    def grow(self, growth: Growth, state: Tensor, length: int | Tensor) -> Draft:
+    def grow(self, growth: Growth, state: Tensor, length: int | Tensor, room: int) -> Draft:
         span = self._span(length, growth.width)
         if (growth, span) not in self._growths:
             self._growths[growth, span] = Recorded(
