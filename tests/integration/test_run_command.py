@@ -309,7 +309,7 @@ def test_a_dry_run_warns_of_a_missing_baseline_and_a_model_that_it_cannot_see(fo
     done = joulewise(folder, "run", "plan.yaml", "--dry-run", "--limit", "1", HF_HUB_CACHE=str(folder))
     assert done.returncode == 0, done.stderr
     assert "\n1 cell, 1 generation, about " in done.stdout
-    assert "Warning: there is no vanilla to compare 1 of 1 cells with, such as toy/coga-5/direct/words: " in done.stdout
+    assert "Warning: there is no vanilla to compare 1 of 1 cell with, such as toy/coga-5/direct/words: " in done.stdout
     assert "Warning: engine toy: x is no folder here and not in the hub's cache: not checked" in done.stdout
 
 
