@@ -20,10 +20,11 @@ from joulewise.engines.native.drafters import CHAINS, Parts, make_drafter, runs_
 from joulewise.engines.native.engine import head_of
 from joulewise.engines.native.given import Given
 from joulewise.engines.native.heads import Head, open_head, published_taps, taps_of
+from joulewise.engines.native.heads.eagle import EagleHead
 from joulewise.engines.native.heads.gate import Gate
 from joulewise.engines.native.heads.synthetic import random_eagle2, random_eagle3, random_medusa
 from joulewise.engines.native.loop import Decoded, decode
-from joulewise.engines.native.model import DecoderModel
+from joulewise.engines.native.model import OWN_KERNELS, TORCH_KERNELS, DecoderModel
 from joulewise.engines.native.sampled import open_sampling, room_for, sample_together
 from joulewise.engines.native.session import CHAIN, WIDTHS, height_class, prepare_session
 from joulewise.engines.native.together import Rows, decode_together, prepare_ahead
@@ -84,8 +85,23 @@ class LoadedEngine:
         self._prepare(decodings)
         others = [draft.loaded for draft, _ in self._drafts.values()]
         self.info: EngineInfo = engine_info(
-            spec, loaded, others, notes, ("attention: masked, on a preallocated cache",)
+            spec, loaded, others, notes, ("attention: masked, on a preallocated cache", *self._kernels())
         )
+
+    def _kernels(self) -> tuple[str, ...]:
+        """Whose kernels run: the target's, and those of drafts and heads that differ."""
+        of = {f" of the draft {name}": model.kernels for name, (_, model) in self._drafts.items()}
+        of |= {
+            f" of the head {head.name}": OWN_KERNELS if head.sights else TORCH_KERNELS
+            for head in self._heads.values()
+            if isinstance(head, EagleHead)
+        }
+        others = (
+            f"kernels{whose}: {kernels}"
+            for whose, kernels in of.items()
+            if (kernels == OWN_KERNELS) != self.target.sights
+        )
+        return (f"kernels: {self.target.kernels}", *others)
 
     def has(self, decoding: Decoding) -> bool:
         """Whether what ``decoding`` needs was loaded."""

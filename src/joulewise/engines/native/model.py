@@ -24,6 +24,10 @@ _PROBE_TOLERANCE, _PROBE_TOLERANCE_HALF, _PROBE_TOLERANCE_INT8 = 0.02, 0.4, 1.0
 in int8, where a token's activations are rounded by which others share its forward. Wrong ones are off by 3 and more."""
 
 
+OWN_KERNELS, TORCH_KERNELS = "Joulewise's own", "torch's"
+"""Whose kernels run, as the record says it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hidden:
     """What a forward over W tokens leaves.
@@ -81,12 +85,21 @@ class DecoderModel:
         self._groups: int | None = None
         """Query heads a key head where all layers share one bias; None: each makes its own of the mask."""
         self._rotary: Rotary | None = None
+        self.kernels_fault: str | None = None
+        """Why our own kernels do not run here though they should; in words that are the same from run to run."""
         self._refuse_what_is_not_reached()
 
     @property
     def sights(self) -> bool:
         """Whether ``forward_at`` and ``read`` take a ``Sight`` in a mask's place, and then run on our own kernels."""
         return self._rotary is not None
+
+    @property
+    def kernels(self) -> str:
+        """Whose kernels run, for the record."""
+        if self.kernels_fault:
+            return f"{TORCH_KERNELS}, since {OWN_KERNELS} {self.kernels_fault}"
+        return OWN_KERNELS if self.sights else TORCH_KERNELS
 
     @property
     def config(self) -> Any:
@@ -231,26 +244,29 @@ class DecoderModel:
         tolerance = _PROBE_TOLERANCE if self.model.dtype == torch.float32 else _PROBE_TOLERANCE_HALF
         if not off <= (_PROBE_TOLERANCE_INT8 if loaded.quantisation == "int8" else tolerance):
             raise UserError(refusal.format(f"its logits would be off by {off:.2g} of their spread"))
-        if rotary is not None and (fault := self._fault_of_kernels(rotary, tokens, expected, tolerance)):
+        if rotary is not None and (faults := self._fault_of_kernels(rotary, tokens, expected, tolerance)):
             self._rotary, rotary.needed = None, True
+            self.kernels_fault = faults[0]
             warnings.warn(
-                f"Our own kernels {fault}: {loaded.name} runs on torch's, which is slower.",
+                f"Our own kernels {faults[0]} ({faults[1]}): {loaded.name} runs on torch's, which is slower.",
                 RuntimeWarning,
                 stacklevel=2,
             )
 
-    def _fault_of_kernels(self, rotary: Rotary, tokens: Tensor, expected: Tensor, tolerance: float) -> str | None:
-        """Turn to our own kernels, and say what is wrong with them here."""
+    def _fault_of_kernels(
+        self, rotary: Rotary, tokens: Tensor, expected: Tensor, tolerance: float
+    ) -> tuple[str, str] | None:
+        """Turn to our own kernels, and say what is wrong with them here: in short, and in detail."""
         from joulewise.engines.native.kernels import FAILURES
 
         self._rotary = rotary
         try:
             off = self._off(tokens, expected)
         except FAILURES as error:
-            return f"cannot be built here ({first_paragraph(error)})"
+            return "cannot be built here", first_paragraph(error)
         if off <= tolerance:
             return None
-        return f"give logits that are off by {off:.2g} of their spread on this GPU (please report this, with its name)"
+        return "give wrong logits here", f"off by {off:.2g} of their spread; please report this, with the GPU's name"
 
     def _off(self, tokens: Tensor, expected: Tensor) -> float:
         """How far the logits of a forward in two parts lie from those expected, over their spread."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +15,8 @@ from torch.nn.functional import rms_norm, silu
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 import tiny_models
+from joulewise.decoding import CoGA, Eagle2, Vanilla
+from joulewise.engines.native import NativeEngine
 from joulewise.engines.native.attention import attend_tokens, turn, turned
 from joulewise.engines.native.drafters.chains import NoChains
 from joulewise.engines.native.lean import Rotary
@@ -21,6 +24,7 @@ from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.session import Captured, Eager, Judging, uncaptured
 from joulewise.engines.native.together import decode_together
 from joulewise.engines.native.tree import Tree, chain
+from joulewise.engines.spec import NativeSpec
 from joulewise.engines.transformers.loading import make_neutral
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -178,6 +182,7 @@ def pair(
     monkeypatch.setattr("joulewise.engines.native.lean.kernels_run", lambda _: True)
     fast = decoder(model)
     assert (plain.sights, fast.sights) == (False, True)
+    assert (plain.kernels, fast.kernels) == ("torch's", "Joulewise's own")
     return plain, fast
 
 
@@ -230,3 +235,33 @@ def test_where_kernels_cannot_be_built_torch_s_are_used(kernels: ModuleType, mon
     monkeypatch.setattr(kernels, "start", fail)
     with pytest.warns(RuntimeWarning, match="cannot be built here .Failed to find C compiler.*tiny runs on torch's"):
         assert not decoder(built("llama")).sights
+
+
+def test_the_record_says_whose_kernels_ran(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also that they should have been others, in words that name no file of this machine; heads do as the target."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("cannot compile /tmp/abc.c")
+
+    folder = tiny_models.save(tmp_path, built("llama"))
+    eagle2 = Eagle2(head="random", synthetic_acceptance=0.5)
+
+    def told() -> list[str]:
+        engine = NativeEngine(NativeSpec(model=folder, draft="first-layers:1", device=DEVICE.type, dtype="float32"))
+        try:
+            return [note for note in engine.load([Vanilla(), CoGA(tokens=2), eagle2]).notes if "kernels" in note]
+        finally:
+            engine.close()
+
+    def let_run(able: bool) -> None:
+        for module in ("lean", "heads.eagle"):
+            monkeypatch.setattr(f"joulewise.engines.native.{module}.kernels_run", lambda _: able)
+
+    let_run(False)
+    assert told() == ["kernels: torch's"]
+    let_run(True)
+    monkeypatch.setattr(kernels, "start", fail)
+    with pytest.warns(RuntimeWarning, match=r"cannot be built here \(cannot compile /tmp/abc"):
+        assert told() == ["kernels: torch's, since Joulewise's own cannot be built here"]

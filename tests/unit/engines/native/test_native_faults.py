@@ -341,6 +341,7 @@ def test_info_says_what_ran(folder: str) -> None:
     assert (info.dtype, info.devices, info.context_length) == ("bfloat16", ("cpu",), tiny_models.CONTEXT)
     assert set(info.drafts) == {"coga-2"}
     assert "attention: masked, on a preallocated cache" in info.notes
+    assert [note for note in info.notes if note.startswith("kernels")] == ["kernels: torch's"]
 
 
 # The control of design rule 4

@@ -63,6 +63,7 @@ class EagleHead(nn.Module, ABC):
         self._targets = (embedding(target), target.head)
         self._rows: int = embedding(target).num_embeddings
         self._device, self._dtype = target.device, target.model.dtype
+        self._able = target.kernels_fault is None  # what fails for the target fails here too
         self._sights: bool | None = None
         self.session: object = None
         """What was captured of this head, kept from prompt to prompt."""
@@ -82,7 +83,7 @@ class EagleHead(nn.Module, ABC):
     def sights(self) -> bool:
         """Whether ``forward_at`` takes a ``Sight`` in a mask's place, and then runs on our own kernels."""
         if self._sights is None:
-            self._sights = kernels_run(self._device) and all(layer.sights for layer in self.layers)
+            self._sights = self._able and kernels_run(self._device) and all(layer.sights for layer in self.layers)
         return self._sights
 
     @property
