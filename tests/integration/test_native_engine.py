@@ -115,3 +115,10 @@ def test_sampling_with_a_draft(opened: tuple[NativeEngine, EngineInfo]) -> None:
     first, second = (engine.generate(request, CoGA(tokens=4)) for _ in range(2))
     assert first.token_ids == second.token_ids
     assert engine.check_lossless(request, CoGA(tokens=4), first.token_ids, second.token_ids).status == "not_checked"
+
+
+def test_half_precision_is_not_taken_for_a_wrong_model() -> None:
+    """Over its special tokens the model in bfloat16 is off by four times its spread, though nothing is wrong."""
+    engine = NativeEngine(NativeSpec(dtype="bfloat16", device="cpu"))
+    assert engine.load([Vanilla()]).dtype == "bfloat16"
+    engine.close()
