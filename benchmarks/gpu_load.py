@@ -18,6 +18,7 @@ import select
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,11 +31,14 @@ UNIT_S = 0.0005
 SHARE = 0.6
 """Of the multiprocessors, at full power: fewer than all, so that the power limit changes nothing."""
 
-RAMP_S = 0.535
+RAMP_S = 1.935
 """A ramp goes up, or down, in so long; no multiple of the counter's step."""
 
 BURST_S = (0.03, 0.3)
 CHUNK_S = 0.01
+AHEAD = 30
+"""So many chunks of even load lie in the queue: whoever reads the card's sensors may hold up who fills it."""
+
 SETTLE_S = 2.0
 SEED = 1
 
@@ -119,19 +123,19 @@ class GpuLoad:
         self._bursts: dict[float, Callable[[], None]] = {}
 
     def steady(self, more: Callable[[], bool]) -> None:
-        """Even power while ``more`` says so; the queue is never empty in between."""
-        self._chunk()
-        before = self._units.done()
+        """Even power while ``more`` says so, and until the queue is empty."""
+        marks: deque[Any] = deque()
         while more():
             self._chunk()
-            now = self._units.done()
-            before.synchronize()
-            before = now
-        before.synchronize()
+            marks.append(self._units.done())
+            if len(marks) > AHEAD:
+                marks.popleft().synchronize()
+        self._units.done().synchronize()
 
     def until(self, end_s: float) -> None:
-        """Even power up to a moment."""
-        self.steady(lambda: time.monotonic() < end_s)
+        """Even power up to a moment, to within a chunk."""
+        chunks = iter(range(max(1, round((end_s - time.monotonic()) / CHUNK_S))))
+        self.steady(lambda: next(chunks, None) is not None)
 
     def locked(self, first_s: float, period_s: float, count: int, burst_s: float) -> list[tuple[float, float]]:
         """Bursts at set times, and when each began and ended."""

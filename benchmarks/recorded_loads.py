@@ -44,7 +44,7 @@ SETTLE_S = 1.5
 
 STEADY_KNOT_S = 10.0
 BURST_BINS_S = (0.0, 0.01, 0.03, 0.06, 0.1, 10.0)
-RAMP_KNOTS_S = tuple(i * 0.085 for i in range(23))
+RAMP_KNOTS_S = tuple(i * 0.085 for i in range(48))
 PIECE_S = 0.005
 """Straight lines are made of pieces so long."""
 
