@@ -99,9 +99,19 @@ def test_a_run_ends_in_tables_and_a_page(folder: Path) -> None:
 def test_a_run_ends_with_its_result_in_words(folder: Path) -> None:
     done = joulewise(folder, "run", "plan.yaml", "--out", "out")
     assert done.returncode == 0, done.stderr
-    last = done.stdout[done.stdout.rindex("\n\n") :].split()
-    assert last[:2] == ["Result:", "coga-5:"]
-    assert "Result:" not in joulewise(folder, "report", "out").stdout
+    *_, result, tables = done.stdout.strip().split("\n\n")
+    assert result.startswith("Result: coga-5: ")
+    assert tables == "All tables: joulewise report out"
+    whole = joulewise(folder, "report", "out").stdout
+    assert "Result:" not in whole
+    for text, words in (
+        (done.stdout, "Savings against vanilla"),
+        (whole, "Savings against vanilla"),
+        (whole, "Drafts"),
+    ):
+        assert f"\n{words}" in text
+    assert "\nDrafts" not in done.stdout
+    assert "report.html" in done.stderr
 
 
 def test_outputs_that_differ_from_vanilla_are_told_loudly(folder: Path) -> None:

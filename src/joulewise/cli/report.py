@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -128,14 +129,14 @@ def show_runs(
     pass_at: Sequence[int] | None = None,
     without_polluted: bool = False,
     quiet: bool = False,
-    result_last: bool = False,
+    brief: bool = False,
 ) -> Summary:
     """Print a report of runs and write its page.
 
     Args:
         runs: run folders; one that is named twice counts once.
         quiet: print nothing on standard output, only write files.
-        result_last: after the tables, print the result in words once more.
+        brief: print the main tables, then the result in words and the command that prints everything.
         html, markdown, latex, json_output, price_per_kwh, currency, carbon, baseline, reach, worth, pass_at,
             without_polluted: as the command's options, ``reach`` as a share; None: the command's default.
 
@@ -183,11 +184,11 @@ def show_runs(
     if json_output and not quiet:
         typer.echo(json.dumps(to_json(summary), indent=1, ensure_ascii=False, allow_nan=False))
     elif not quiet and not to_stdout:
-        from joulewise.report.terminal import print_result, print_summary
+        from joulewise.report.terminal import print_brief, print_summary
 
-        print_summary(summary)
-        if result_last:
-            print_result(summary)
+        (print_brief if brief else print_summary)(summary)
+        if brief:
+            typer.echo(f"\nAll tables: {shlex.join(['joulewise', 'report', *map(str, folders)])}")
     if markdown is not None:
         from joulewise.report import markdown as as_markdown
 

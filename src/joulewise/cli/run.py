@@ -46,7 +46,7 @@ def run(
     """Run a plan: every question in every cell of its grid, each Trial with its joules, into a run folder.
 
     Ctrl-C ends the run after the Trial in flight (twice: at once); --resume goes on. The run folder holds the ledger,
-    and in the end the tables and report.html.
+    and in the end report.html. The main tables are printed in the end; `joulewise report` prints all of them.
 
     Exit codes: 0, also where some Trials failed (standard error says how many and why); 2 where every Trial failed, or
     nothing could be run, or, in a dry run, some cell could not; 130 where the run was stopped.
@@ -78,7 +78,7 @@ def run(
         from joulewise.cli.report import show_runs
         from joulewise.report.text import failures
 
-        summary = show_runs([folder], quiet=json_output, result_last=True)
+        summary = show_runs([folder], quiet=json_output, brief=True)
         if told := failures(summary.runs[0]):
             typer.echo(told, err=True)
     if result.different:

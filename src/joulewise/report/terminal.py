@@ -81,6 +81,39 @@ def print_summary(summary: Summary, file: IO[str] | None = None) -> None:
         _note(console, note)
 
 
+def print_brief(summary: Summary, file: IO[str] | None = None) -> None:
+    """Print what matters most of a report: savings, or joules where there are none; ways of answering; verdicts.
+
+    Args:
+        summary: what to print.
+        file: as for ``print_summary``, which prints everything.
+    """
+    console = _console(file)
+    for run in summary.runs:
+        _print_run(console, run, summary, brief=True)
+        ways = [tradeoff for tradeoff in summary.tradeoffs if tradeoff.run == run.name]
+        for section in sections(summary):
+            if section.run == run.name and (section.savings or not ways):
+                console.print()
+                console.print(Text(f"{section.model} ({section.engine}), {section.reasoning}", style="bold"))
+                for grid in grids(section, summary)[:1]:
+                    _print_grid(console, grid)
+        for grid in tradeoff_grids(ways)[:1]:
+            _print_grid(console, grid)
+        claims = claim_words.claim_words([claim for claim in summary.claims if claim.run == run.name])
+        if claims:
+            console.print()
+            console.print(Text(claim_words.TITLE, style="bold"))
+        for words in claims:
+            _print_verdict(console, words)
+        if claims and (caveat := claims_caveat(run, summary)) is not None:
+            _note(console, f"Caveat: {caveat}")
+    console.print()
+    for note in (*(f"Note: {warning}" for warning in summary.warnings), HOW_TO_READ):
+        _note(console, note)
+    print_result(summary, file)
+
+
 def print_result(summary: Summary, file: IO[str] | None = None) -> None:
     """Print what came out, in words alone; nothing where nothing can be held against anything."""
     console = _console(file)
@@ -127,10 +160,14 @@ def _console(file: IO[str] | None) -> Console:
     return console
 
 
-def _print_run(console: Console, run: RunFacts, summary: Summary) -> None:
+_LESS = ("", "Started", "Left out", "Idle power", "Counter check", "Software", "Commit")
+"""What of a run is not told in brief: these facts, and what goes on from the line above."""
+
+
+def _print_run(console: Console, run: RunFacts, summary: Summary, brief: bool = False) -> None:
     console.rule(Text(f"Run {run.name}", style="bold"), align="left", style="dim")
     facts = Table.grid(padding=(0, 2))
-    for name, told in run_lines(run):
+    for name, told in [line for line in run_lines(run) if not (brief and line[0] in _LESS)]:
         facts.add_row(Text(name, style="dim"), Text(told))
     console.print(facts)
     nothing = nothing_to_show(run, summary)
@@ -173,14 +210,18 @@ def _print_claims(console: Console, run: RunFacts, summary: Summary) -> None:
     console.print()
     console.print(Text(claim_words.TITLE, style="bold"))
     for words in touched:
-        head = Text(f"{words.statement}: ")
-        head.append(words.verdict, style=_STYLES.get(words.verdict, ""))
-        console.print(Padding(head, (0, 0, 0, 1)))
+        _print_verdict(console, words)
         for line in claim_words.lines(words):
             _note(console, f"- {line}")
     others = claim_words.not_touched(found)
     for note in (*([others] if others else []), claim_words.HOW_TO_READ):
         _note(console, note)
+
+
+def _print_verdict(console: Console, words: claim_words.ClaimWords) -> None:
+    head = Text(f"{words.statement}: ")
+    head.append(words.verdict, style=_STYLES.get(words.verdict, ""))
+    console.print(Padding(head, (0, 0, 0, 1)))
 
 
 def _print_grid(console: Console, grid: Grid) -> None:

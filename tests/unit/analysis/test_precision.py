@@ -78,10 +78,10 @@ def test_the_interval_holds_the_truth() -> None:
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        (0.05, "Measured to 5 % or better (joules per output token of these very questions, gain apart): 1 of 1 cells"),
+        (0.05, "Measured to 5 % or better (joules per output token of these very questions, gain apart): 1 of 1 cell,"),
         (
             0.01,
-            "0 of 1 cells, with up to 1 repeats. Not yet, or not within the plan's budget: vanilla on maths at 2.94 %",
+            "0 of 1 cell, with up to 1 repeat. Not yet, or not within the plan's budget: vanilla on maths at 2.94 %",
         ),
         (None, None),
     ],

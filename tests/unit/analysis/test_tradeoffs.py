@@ -342,7 +342,7 @@ def test_cells_that_have_nothing_are_left_out_with_the_reason():
     assert one.questions == 10
     assert {key.reasoning: reason for key, reason in one.left_out} == {
         "budget-9": "no Trial succeeded",
-        "budget-8": "only 3 of 10 questions are answered",
+        "budget-8": "only 3 of 10 questions answered",
         "budget-7": "none of its answers is judged",
     }
 

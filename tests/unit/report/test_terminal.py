@@ -5,8 +5,9 @@ import io
 import pytest
 
 from joulewise.report.summary import summarise
-from joulewise.report.terminal import print_explanation, print_result, print_summary
+from joulewise.report.terminal import print_brief, print_explanation, print_result, print_summary
 from sample_run import sample_run
+from sample_tradeoff import sample_tradeoff
 from synthetic_table import part, row, table
 
 
@@ -132,6 +133,32 @@ def test_an_explanation_says_what_was_disturbed():
     said = " ".join(out.getvalue().split())
     assert "2 of 8 Trials (25 %) are polluted by other processes' CPU use: left out of all figures." in said
     assert "For 1 of 8 Trials other processes' CPU use is not known: in the figures all the same." in said
+
+
+def test_in_brief_it_is_a_page_or_two_with_the_verdicts_and_without_the_rest():
+    summary = summarise(sample_run())
+    out, whole = io.StringIO(), io.StringIO()
+    print_brief(summary, out)
+    print_summary(summary, whole)
+    lines = out.getvalue().splitlines()
+    assert len(lines) < 150 < len(whole.getvalue().splitlines())
+    assert max(map(len, lines)) <= 80
+    flat = " ".join(out.getvalue().split())
+    for words in ("Savings against vanilla", "modelled, not measured", "The papers' claims", "confirmed", "Result: "):
+        assert words in flat
+    for words in ("Software", "Net joules", "Published, arXiv", "Same output as vanilla?"):
+        assert words not in flat
+
+
+def test_in_brief_ways_of_answering_have_a_table_and_a_run_without_vanilla_its_joules():
+    out = io.StringIO()
+    print_brief(summarise(sample_tradeoff(60)), out)
+    assert "Accuracy against joules" in out.getvalue()
+    assert "Against direct" not in out.getvalue()
+    assert "\nJoules, " not in out.getvalue()
+    out = io.StringIO()
+    print_brief(summarise(table([row("vanilla", "q1", energy=[part("gpu", 1.0)])])), out)
+    assert "\nJoules, " in out.getvalue()
 
 
 def test_the_result_names_the_engine_where_there_are_several():
