@@ -21,6 +21,8 @@ from joulewise.analysis.curve_points import run_points
 from joulewise.analysis.curves import fit_curve
 from joulewise.analysis.intervals import Quantity
 from joulewise.analysis.savings import Gamma
+from joulewise.decoding import DECODINGS
+from joulewise.engines.servers import SERVERS, open_recipe
 from joulewise.engines.shipped import ShippedKind
 from joulewise.ledger import cross_checks, load
 from joulewise.plan import plan_schema
@@ -438,13 +440,23 @@ def load_trust(file: str) -> str:
     return "\n".join(lines)
 
 
+def server_ways(_: str) -> str:
+    """What each server can do for a decoding, by the recipes."""
+    recipes = [open_recipe(kind) for kind in SERVERS if kind != "running"]
+    rows = [f"| decoding | {' | '.join(recipe.name for recipe in recipes)} |", "| --- |" + " --- |" * len(recipes)]
+    for kind in DECODINGS:
+        told = (recipe.ways.get(kind) or f"no: {recipe.lacks[kind]}" for recipe in recipes)
+        rows.append(f"| `{kind}` | {' | '.join(told)} |")
+    return "\n".join(rows)
+
+
 BLOCKS: dict[str, Callable[[str], str]] = {
     f.__name__: f
     for f in (
         *(savings, answers, explained, phase_joules, claims, sandbox, report),
         *(meter_accuracy, meter_replayed, meter_starved, rest, card_windows, cross_check),
         *(gate, gate_same_outputs, aa, covered, break_even_covered, trained, accepted, decoding, steps),
-        *(curve, load_forms, load_trust),
+        *(curve, load_forms, load_trust, server_ways),
     )
 }
 

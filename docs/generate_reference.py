@@ -21,11 +21,12 @@ from joulewise.decoding import DECODINGS
 from joulewise.docstring import parse_docstring
 from joulewise.energy.sources import SOURCES
 from joulewise.engines import ENGINES
+from joulewise.engines.endpoint_spec import EndpointSpec, ServerSpec
 from joulewise.engines.spec import NativeSpec, TransformersSpec
 from joulewise.judge.record import Call, Judgement
 from joulewise.plan import Exclusion, Plan, Pollution, SamplingSpec, Stop, Target, TaskSpec
 from joulewise.reasoning import REASONINGS
-from joulewise.records import Check, EnergyRecord, GenerationRecord, ProbeRecord, ReadingRecord, Trial
+from joulewise.records import Check, EnergyRecord, GenerationRecord, ProbeRecord, ReadingRecord, TallyRecord, Trial
 from joulewise.table import SCHEMA
 from joulewise.tasks import GROUPS, LM_EVAL, OPTIONS, TASKS, options_of
 from joulewise.tasks.custom import CustomTask
@@ -94,6 +95,7 @@ def plan_page() -> str:
     lines += _model("The plan", Plan)
     for title, model in [
         *((f"engines, kind {kind}", spec) for kind, spec in ENGINE_SPECS.items()),
+        ("server, of an engine of kind endpoint", ServerSpec),
         *((f"decodings, kind {kind}", spec) for kind, spec in DECODINGS.items()),
         *((f"reasonings, kind {kind}", spec) for kind, spec in REASONINGS.items()),
         ("tasks", TaskSpec),
@@ -130,7 +132,7 @@ def run_folder_page() -> str:
     lines += [inspect.cleandoc(_constant_doc(joulewise.table, "SCHEMA")), "", "| column | type |", "| --- | --- |"]
     lines += [f"| `{column.name}` | {column.type} |" for column in SCHEMA]
     lines += ["", "## Lines of the ledger", "", _paragraphs(parse_docstring(inspect.getmodule(Trial)).summary), ""]
-    for model in (Trial, Check, GenerationRecord, EnergyRecord, ReadingRecord, ProbeRecord):
+    for model in (Trial, Check, GenerationRecord, EnergyRecord, ReadingRecord, ProbeRecord, TallyRecord):
         lines += _model(model.__name__, model, level=3)
     lines += ["## Lines of judgements.jsonl", ""]
     for model in (Judgement, Call):
@@ -174,7 +176,7 @@ def python_page() -> str:
     return "\n".join(lines)
 
 
-ENGINE_SPECS = {"transformers": TransformersSpec, "native": NativeSpec}
+ENGINE_SPECS = {"transformers": TransformersSpec, "native": NativeSpec, "endpoint": EndpointSpec}
 
 RUN_FOLDER = {
     "plan.yaml": "the plan as it was run",
@@ -182,6 +184,7 @@ RUN_FOLDER = {
     "idle.json": "idle power with the weights loaded, before and after an engine's Trials",
     "judgements.jsonl": "what a judge said of the answers, where one was asked (`joulewise judge`)",
     "cross_check.json": "each counter against its device's power readings, over the whole run",
+    "servers/": "the logs of servers that were started, secrets removed",
     "ledger.jsonl": "one line a Trial or Check, appended and flushed as each ends; everything else follows from it",
     "timeline/": "raw sensor readings in between (Parquet)",
     "report.html": "the page",

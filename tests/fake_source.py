@@ -11,10 +11,10 @@ from joulewise.energy.source import SourceSpec
 class SteadySource:
     """A continuous counter of a constant power."""
 
-    def __init__(self, component: ComponentName = "gpu", power_w: float = 100.0) -> None:
+    def __init__(self, component: ComponentName = "gpu", power_w: float = 100.0, source_id: str | None = None) -> None:
         self.power_w = power_w
         self.spec = SourceSpec(
-            source_id=f"fake:{component}",
+            source_id=source_id or f"fake:{component}",
             component=component,
             device="a made-up device",
             provenance="measured",

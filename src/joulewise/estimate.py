@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from joulewise.decoding import CoGA, Decoding, DyGA, Eagle2, Eagle3, Medusa, PromptLookup
+from joulewise.engines.endpoint_spec import EndpointSpec
 from joulewise.engines.spec import EngineSpec
 
 GPU_BANDWIDTH_B_S = 1.5e12
@@ -37,7 +38,9 @@ class ModelSize:
 
 
 def model_size(spec: EngineSpec, on_gpu: bool) -> ModelSize | None:
-    """The size of a model that is at hand: the default one or a folder. None for others (a hub name)."""
+    """The size of a model that is at hand: the default one or a folder. None for others (a hub name, a server's)."""
+    if isinstance(spec, EndpointSpec):
+        return None
     half = spec.dtype in ("bfloat16", "float16") or (spec.dtype == "auto" and on_gpu)
     if spec.model == "default":
         return ModelSize(134.5e6 * (2 if half else 4), 30)

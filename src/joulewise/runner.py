@@ -238,10 +238,12 @@ class _Session:
     def run_engine(self, label: str, engine: Engine, stop: threading.Event) -> None:
         """Do every open Trial of one engine, or as many as come before ``stop``."""
         jobs = self.open_jobs(label)
-        cells = [job.cell for job in jobs] + [c for c in self.plan.cells() if c.engine.label == label]
+        decodings = list({c.decoding.label: c.decoding for c in self.plan.cells() if c.engine.label == label}.values())
         self.tell("load", f"loading {label}")
-        serving.attached(engine, self.out.path / SERVERS, lambda text: self.tell("load", f"loading {label}, {text}"))
-        info = engine.load(list({c.decoding.label: c.decoding for c in cells}.values()))
+        if isinstance(engine, serving.Serving):
+            folder, first = self.out.path / SERVERS, jobs[0].cell.decoding
+            engine.attach(folder, first, lambda text: self.tell("load", f"loading {label}, {text}"))
+        info = engine.load(decodings)
         self.part = serving.part_of(engine, self.meter.specs)
         self._check_thinking(label, info)
         self._record_environment(label, info)

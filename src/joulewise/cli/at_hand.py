@@ -11,9 +11,11 @@ from typing import Any
 
 from joulewise.decoding import Eagle2, Eagle3, Medusa
 from joulewise.engines.default_model import INSTALL, WHEEL
+from joulewise.engines.endpoint_spec import EndpointSpec
+from joulewise.engines.servers import open_recipe
 from joulewise.engines.shipped import PREFIX as SHIPPED
 from joulewise.engines.shipped import shipped_folder
-from joulewise.engines.spec import RANDOM_HEAD, EngineSpec, NativeSpec
+from joulewise.engines.spec import RANDOM_HEAD, ModelSpec, NativeSpec
 from joulewise.environment import package_version
 from joulewise.errors import JoulewiseError
 from joulewise.plan import Cell, Plan
@@ -44,6 +46,9 @@ def check_models(plan: Plan) -> tuple[Faults, list[str]]:
             if remark:
                 remarks[f"engine {label}: {remark}"] = None
 
+        if isinstance(engine, EndpointSpec):
+            note(_check_server(engine), cells)
+            continue
         note(_check(engine.model, engine.revision), cells)
         layers = _layers(engine.model)
         for draft, drafting in _drafts(engine, cells).items():
@@ -56,7 +61,16 @@ def check_models(plan: Plan) -> tuple[Faults, list[str]]:
     return faults, list(remarks)
 
 
-def _drafts(engine: EngineSpec, cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+def _check_server(engine: EndpointSpec) -> tuple[str | None, str | None]:
+    """The fault of a server and what could not be checked; nobody is asked."""
+    if engine.server is None:
+        return None, f"the server at {', '.join(engine.addresses.values())} was not asked: the run will"
+    if fault := open_recipe(engine.server.kind).missing(engine.server):
+        return fault, None
+    return _check(engine.server.model, None)
+
+
+def _drafts(engine: ModelSpec, cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     """The drafts that an engine's cells use, with those cells."""
     from joulewise.engines.transformers.info import draft_name
 
@@ -67,7 +81,7 @@ def _drafts(engine: EngineSpec, cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     return found
 
 
-def _heads(engine: EngineSpec, cells: Sequence[Cell]) -> dict[tuple[str, Medusa | Eagle2 | Eagle3], list[Cell]]:
+def _heads(engine: ModelSpec, cells: Sequence[Cell]) -> dict[tuple[str, Medusa | Eagle2 | Eagle3], list[Cell]]:
     """The heads that an engine's cells use and the decodings that they are for, with those cells."""
     if not isinstance(engine, NativeSpec):
         return {}

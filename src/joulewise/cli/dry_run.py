@@ -19,6 +19,7 @@ from joulewise.counted import counted
 from joulewise.decoding import Vanilla
 from joulewise.engines import open_engine
 from joulewise.engines.engine import Request
+from joulewise.engines.spec import ModelSpec
 from joulewise.environment import gpus
 from joulewise.errors import JoulewiseError, UserError
 from joulewise.plan import Cell, Plan
@@ -79,9 +80,10 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
             limits = (1,)  # one forward
         turns = sum(len(task.turns(question)) for question in asked) * plan.repeats
         row["generations"], row["max_new_tokens"] = turns * len(limits), max(limits)
-        size = estimate.model_size(cell.engine, on_gpu and cell.engine.device != "cpu")
+        device_is_gpu = on_gpu and not (isinstance(cell.engine, ModelSpec) and cell.engine.device == "cpu")
+        size = estimate.model_size(cell.engine, device_is_gpu)
         if size is not None:
-            step_s = estimate.seconds_per_token(size, on_gpu and cell.engine.device != "cpu", bandwidth_b_s)
+            step_s = estimate.seconds_per_token(size, device_is_gpu, bandwidth_b_s)
             cost = estimate.relative_cost(cell.decoding, cell.engine.draft, size.layers)
             row["estimate_s"] = turns * sum(limits) * step_s * cost
         set_up_s[cell.engine.label] = SET_UP_S + 2 * plan.idle_baseline_s
@@ -132,7 +134,7 @@ def _devices_lacking(plan: Plan) -> tuple[Faults, list[str]]:
 
     The former is a fault. A plan for large models is written on machines that could never run it: the latter is told.
     """
-    named = [engine for engine in plan.engines if engine.device not in ("auto", "cpu")]
+    named = [e for e in plan.engines if isinstance(e, ModelSpec) and e.device not in ("auto", "cpu")]
     if not named or find_spec("torch") is None:
         return Faults(), []
     import torch  # takes a second or two, so only where a GPU is named

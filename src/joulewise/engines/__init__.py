@@ -10,10 +10,11 @@ from joulewise.engines.spec import EngineSpec
 ENGINES: dict[str, str] = {
     "transformers": "joulewise.engines.transformers:TransformersEngine",
     "native": "joulewise.engines.native:NativeEngine",
+    "endpoint": "joulewise.engines.endpoint:EndpointEngine",
 }
 """The registry: ``kind`` in a plan -> ``module:callable`` that takes the spec. One file, one line each."""
 
-EXTRAS: dict[str, str] = {"transformers": "transformers", "native": "transformers"}
+EXTRAS: dict[str, str] = {"transformers": "transformers", "native": "transformers", "endpoint": "endpoint"}
 """The extra of Joulewise that an engine needs."""
 
 

@@ -64,6 +64,15 @@ def default_model_folder(progress: Callable[[str], None] | None = None) -> Path:
     return folder
 
 
+def default_gguf() -> str:
+    """The default model's GGUF file, for servers that read such files.
+
+    Raises:
+        EnvironmentFault: the wheel is not installed.
+    """
+    return str(_gguf_file()[0])
+
+
 def _gguf_file() -> tuple[Path, str]:
     """The GGUF file and a key that changes with its content."""
     try:

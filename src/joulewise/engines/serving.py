@@ -42,8 +42,8 @@ class Counted:
 class Serving(Protocol):
     """An engine before a server. What may take long, and what is no work of a Trial, it does outside of windows."""
 
-    def attach(self, folder: Path, tell: Callable[[str], None]) -> None:
-        """Before ``load``: where its logs go, and who is told how a start goes on."""
+    def attach(self, folder: Path, first: Decoding, tell: Callable[[str], None]) -> None:
+        """Before ``load``: where its logs go, which decoding comes first, and who is told how a start goes on."""
         ...
 
     def part(self, sources: Sequence[SourceSpec]) -> Part:
@@ -69,12 +69,6 @@ class Serving(Protocol):
     def processes(self) -> list[psutil.Process]:
         """Those of the servers that run on this machine, as far as they are known."""
         ...
-
-
-def attached(engine: Engine, folder: Path, tell: Callable[[str], None]) -> None:
-    """Tell an engine before a server where its logs go."""
-    if isinstance(engine, Serving):
-        engine.attach(folder, tell)
 
 
 def part_of(engine: Engine, sources: Sequence[SourceSpec]) -> Part:

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from joulewise.decoding.spec import FIRST_LAYERS, DraftName, HeadName, Name
 from joulewise.decoding.spec import RANDOM_HEAD as RANDOM_HEAD
+from joulewise.engines.endpoint_spec import EndpointSpec
 from joulewise.engines.shipped import PREFIX
 
 Quantisation = Literal["none", "nf4", "int8", "gptq"]
@@ -105,6 +106,6 @@ def _usual_kind(value: Any) -> Any:
     return {"kind": "transformers"} | value if isinstance(value, dict) else value
 
 
-_AnySpec = Annotated[TransformersSpec | NativeSpec, Field(discriminator="kind")]
+_AnySpec = Annotated[TransformersSpec | NativeSpec | EndpointSpec, Field(discriminator="kind")]
 EngineSpec = Annotated[_AnySpec, BeforeValidator(_usual_kind, json_schema_input_type=_AnySpec)]
 """The union of all engine specs."""
