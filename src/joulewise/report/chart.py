@@ -204,15 +204,19 @@ def draw_labels(axes: Any, points: Sequence[Point], taken: Sequence[Box]) -> Non
         ]
         box = inside[covered.index(min(covered))]
         names.append(box)
-        line = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.8, "shrinkB": 4}
+        at = (point.speed.value, point.energy.value)
+        if abs((box.bottom + box.top) / 2 - y) > 1.2 * FONT:  # below all names, so that it strikes none out
+            end = (min(max(x, box.left), box.right) - x, (box.bottom if box.bottom > y else box.top) - y)
+            line = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.8, "shrinkA": 0, "shrinkB": 4}
+            axes.annotate("", at, xytext=end, textcoords="offset points", arrowprops=line, zorder=3)
         axes.annotate(
             point.label,
-            (point.speed.value, point.energy.value),
+            at,
             xytext=(box.left - x, box.bottom - y),
             textcoords="offset points",
             color=INK,
             va="bottom",
-            arrowprops=line if abs((box.bottom + box.top) / 2 - y) > 1.2 * FONT else None,
+            bbox={"boxstyle": "square,pad=0.05", "facecolor": PAPER, "edgecolor": "none"},  # a bar behind it is hidden
             zorder=4,
         )
 

@@ -55,8 +55,8 @@ def test_nothing_comes_from_outside_and_colours_are_the_pages():
 
 
 def test_modelled_points_are_hollow():
-    assert drawn([point(modelled=True)]).count("fill: var(--paper)") == 1
-    assert "fill: var(--paper)" not in drawn([point()])
+    hollow, filled = (drawn([point(modelled=modelled)]).count("fill: var(--paper)") for modelled in (True, False))
+    assert (hollow, filled) == (2, 1)  # one is behind the name
 
 
 def test_the_same_points_give_the_same_file():
@@ -74,6 +74,19 @@ def test_open_intervals_are_drawn():
     open_ended = Quantity(1.2, 0.5, None, 25, 25, "measured", unbounded=True)
     no_interval = Quantity(0.9, None, None, 2, 2, "measured")
     assert drawn([Point("x", 7, open_ended, no_interval, False)])
+
+
+def test_every_name_has_paper_behind_it_and_no_leader_above_it():
+    root = ElementTree.fromstring(drawn([point(f"dec-{i}") for i in range(5)]))
+    order = [e for e in root.iter() if e.tag in ("text", "path")]
+    names = [i for i, e in enumerate(order) if e.tag == "text" and (e.text or "").startswith("dec-")]
+    papers = [order[i - 1] for i in names]
+    assert all(e.tag == "path" and "var(--paper)" in e.get("style", "") for e in papers)
+    leaders = [
+        i for i, e in enumerate(order) if "stroke-width: 0.8" in e.get("style", "") and e.get("clip-path") is None
+    ]
+    assert leaders
+    assert max(i for i in leaders if "var(--faint)" in order[i].get("style", "")) < min(names)
 
 
 def test_many_points_at_one_place_get_labels_at_different_places():
