@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import ssl
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from typer.testing import CliRunner
 
 pytest.importorskip("aiohttp", reason="the extra endpoint is not installed")
 
@@ -29,6 +32,7 @@ from fake_server import (
     whole,
 )
 from fake_source import SteadySource
+from joulewise.cli.main import app
 from joulewise.energy.meter import Meter
 from joulewise.engines.endpoint import EndpointEngine
 from joulewise.engines.endpoint_spec import EndpointSpec
@@ -394,3 +398,64 @@ def test_a_remote_meter_that_is_not_there() -> None:
     engine = EndpointEngine(EndpointSpec(url="http://gpu-node:1/v1", model="m", meter="remote"))
     with pytest.raises(UserError, match="`meter: remote` needs GPUs that JOULEWISE_PROMETHEUS tells of"):
         engine.part([SteadySource("cpu", 1.0).spec])
+
+
+def test_a_dry_run_asks_nobody(tmp_path: Path) -> None:
+    with Server() as server:
+        planned = plan(tmp_path, server.url)
+        (tmp_path / "plan.yaml").write_text(yaml.safe_dump(planned.model_dump(mode="json")))
+        url = server.url
+        done = CliRunner().invoke(app, ["run", str(tmp_path / "plan.yaml"), "--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert f"the server at {url} was not asked: the run will" in " ".join(done.output.split())
+    assert "1 cell, 2 generations, unknown time" in done.output
+    assert server.asked == []
+
+
+def test_a_dry_run_tells_of_a_server_that_is_not_installed(tmp_path: Path) -> None:
+    engine = {"url": None, "server": {"kind": "vllm", "program": "/nowhere/vllm", "model": str(tmp_path)}}
+    planned = plan(tmp_path, "", engine=engine)
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(planned.model_dump(mode="json")))
+    done = CliRunner().invoke(app, ["run", str(tmp_path / "plan.yaml"), "--dry-run"])
+    assert isinstance(done.exception, UserError)
+    assert "there is no program /nowhere/vllm" in str(done.exception)
+    assert not (tmp_path / "run").exists()
+
+
+STAND_IN = """
+import sys
+if "--spec-type" in sys.argv:
+    print("CUDA out of memory", flush=True)
+    sys.exit(1)
+sys.path[:0] = {path!r}
+from fake_server import *
+port = int(sys.argv[sys.argv.index("--port") + 1])
+answer = [role(), piece("1"), finish("stop"), usage(3, 2), DONE]
+FakeServer(lambda asked: Reply(answer), port=port).serve()
+"""
+
+
+@pytest.mark.parametrize("side_by_side", [True, False])
+def test_one_server_that_does_not_come_up_leaves_the_others_their_trials(
+    tmp_path: Path, meter: Meter, repository: Path, side_by_side: bool
+) -> None:
+    """A stand-in for llama-server that has no memory left where it is to speculate."""
+    program = tmp_path / "llama-server"
+    code = STAND_IN.format(path=[str(repository / "tests")])
+    (tmp_path / "stand_in.py").write_text(code)
+    options = "--model --port --spec-type --spec-ngram-simple-size-n --spec-ngram-simple-size-m"
+    program.write_text(
+        f'#!/bin/sh\nif [ "$1" = --help ]; then echo "{options}"; else exec {sys.executable} '
+        f'{tmp_path}/stand_in.py "$@"; fi\n'
+    )
+    program.chmod(0o755)
+    (tmp_path / "m.gguf").write_text("")
+    server = {"kind": "llamacpp", "model": str(tmp_path / "m.gguf"), "program": str(program)}
+    engine = {"url": None, "server": {**server, "side_by_side": side_by_side}, "model": MODEL}
+    planned = plan(tmp_path, "", engine=engine, questions=3, decodings=["vanilla", "prompt_lookup"])
+    found = trials(tmp_path, planned, meter)
+    assert {(t.decoding, t.status) for t in found} == {("vanilla", "ok"), ("prompt-lookup-10", "failed")}
+    assert len(found) == 6
+    failed = [t for t in found if t.status == "failed"]
+    assert all("it lacks memory" in str(t.error) and "CUDA out of memory" in str(t.error) for t in failed)
+    assert "was not started again, as it has ended 2 times" in str(failed[-1].error)

@@ -15,7 +15,7 @@ from joulewise.errors import UserError
 from joulewise.ledger import LEDGER, load
 from joulewise.ledger_columns import quick_rows
 from joulewise.ledger_lines import read_ledger
-from joulewise.records import Check, EnergyRecord, GenerationRecord, Trial
+from joulewise.records import Check, EnergyRecord, GenerationRecord, TallyRecord, Trial
 from joulewise.table import SCHEMA, rows_to_arrow
 
 joules = st.floats(0.0, 1e6)
@@ -56,6 +56,17 @@ generations = st.builds(
 )
 
 
+counted = st.none() | st.integers(0, 99)
+tallies = st.none() | st.builds(
+    TallyRecord,
+    rounds=counted,
+    drafted=counted,
+    accepted=counted,
+    drafts=counted,
+    per_position=st.none() | st.lists(st.integers(0, 9), max_size=3).map(tuple),
+)
+
+
 @st.composite
 def trials(draw):
     question = draw(st.sampled_from(["q1", "q2", "q\u2028é", 'q"\\']))
@@ -85,6 +96,7 @@ def trials(draw):
         score_note=draw(st.none() | st.just("timed out")),
         other_cpu_cores=draw(st.none() | st.floats(0.0, 9.0)),
         polluted=draw(st.booleans()),
+        tally=draw(tallies),
     )
 
 

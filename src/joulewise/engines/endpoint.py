@@ -117,16 +117,34 @@ class EndpointEngine:
         spec = self._spec
         self._order = [decoding.label for decoding in decodings]
         self._loop = self._loop or _Loop()
-        first = [self._first or decodings[0]] if spec.one_at_a_time else decodings
         if spec.server is not None and (reason := open_recipe(spec.server.kind).missing(spec.server)):
             raise EnvironmentFault(f"The server of {spec.label} cannot be started: {reason}")
         try:
-            for decoding in first:
-                self._servers[decoding.label] = self._open(decoding)
+            self._open_all(sorted(decodings, key=lambda decoding: decoding != self._first))
         except JoulewiseError:
             self.close()
             raise
         return self._info(decodings)
+
+    def _open_all(self, decodings: Sequence[Decoding]) -> None:
+        """All servers, or the first that comes up; Trials of those that do not fail, and say why.
+
+        Raises:
+            ServerError: none comes up.
+        """
+        faults = []
+        for decoding in decodings:
+            try:
+                self._servers[decoding.label] = self._open(decoding)
+            except ServerError as error:
+                faults.append(error)
+                self._deaths.setdefault(decoding.label, []).append(str(error))
+                self._tell(f"{decoding.label} did not come up")
+                continue
+            if self._spec.one_at_a_time:
+                return
+        if not self._servers:
+            raise faults[0]
 
     def _open(self, decoding: Decoding) -> Served:
         spec = self._spec

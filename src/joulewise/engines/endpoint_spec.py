@@ -13,7 +13,8 @@ ServerKind = Literal["llamacpp", "vllm", "sglang"]
 Scalar = bool | int | float | str
 SpeculatorKind = Literal["medusa", "eagle2", "eagle3"]
 
-_KEYS = ("api-key", "api_key", "hf-token", "hf_token")
+_KEYS = ("api-key", "hf-token", "hub-token", "secret", "password")
+"""How the names of what must not be written into a plan end."""
 
 
 class ServerSpec(BaseModel):
@@ -43,15 +44,15 @@ class ServerSpec(BaseModel):
     start_timeout_s: float = Field(600.0, gt=0.0)
     side_by_side: bool | None = None
 
-    @field_validator("args")
+    @field_validator("args", "env")
     @classmethod
-    def _no_keys(cls, args: dict[str, Any]) -> dict[str, Any]:
-        for name in args:
+    def _no_keys(cls, given: dict[str, Any]) -> dict[str, Any]:
+        for name in given:
             if name.startswith("-"):
                 raise ValueError(f"write '{name.lstrip('-')}', without dashes")
-            if name in _KEYS:
+            if name.lower().replace("_", "-").endswith(_KEYS):
                 raise ValueError(f"'{name}' would be kept with the run: keys belong in the environment")
-        return args
+        return given
 
 
 class EndpointSpec(BaseModel):

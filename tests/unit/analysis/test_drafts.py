@@ -56,6 +56,32 @@ def test_nothing_drafted_is_not_a_rate_of_0():
     assert found.histogram == (2,)
 
 
+def totals(question, rounds, drafted, accepted):
+    """A Trial of a server, which tells no single rounds; None for what it does not tell at all."""
+    return row(
+        "coga-5",
+        question,
+        rounds=rounds,
+        drafted_tokens=drafted,
+        accepted_tokens=accepted,
+        accepted_per_round=[],
+        drafted_per_round=[],
+    )
+
+
+def test_a_server_s_totals_have_no_histogram():
+    (found,) = acceptances(split(table([totals("q1", 4, 20, 6), totals("q2", 2, 10, 0)])))
+    assert (found.rounds, found.drafted, found.accepted, found.rate) == (6, 30, 6, pytest.approx(0.2))
+    assert found.length.value == pytest.approx(2.0)
+    assert found.histogram == ()
+
+
+def test_trials_of_which_a_server_tells_nothing_are_left_out():
+    (found,) = acceptances(split(table([totals("q1", 4, 20, 6), totals("q2", None, None, None)])))
+    assert (found.rounds, found.drafted, found.accepted) == (4, 20, 6)
+    assert acceptances(split(table([totals("q1", None, None, None)]))) == ()
+
+
 def test_lossless_verdicts_are_counted():
     statuses = ["identical"] * 3 + ["tie", "different", "different", "not_checked", None]
     notes = ["fine"] * 3 + [None, "gap 0.5", "gap 0.5", "sampled output", None]

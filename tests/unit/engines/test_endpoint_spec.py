@@ -67,6 +67,7 @@ def test_servers_that_take_a_gpu_s_memory_run_one_at_a_time(server: dict[str, An
         ({"url": {}, "model": "m"}, "names no address"),
         ({"server": {"kind": "vllm", "args": {"--seed": 1}}}, "without dashes"),
         ({"server": {"kind": "vllm", "args": {"api-key": "x"}}}, "keys belong in the environment"),
+        ({"server": {"kind": "vllm", "env": {"HF_TOKEN": "x"}}}, "keys belong in the environment"),
         ({"server": {"kind": "vllm", "port": 0}}, "greater than or equal to 1"),
         ({"server": {"kind": "tgi"}}, "'llamacpp', 'vllm' or 'sglang'"),
         ({"url": "http://a/v1", "model": "m", "key_env": "not a name"}, "key_env"),

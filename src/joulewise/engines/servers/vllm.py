@@ -81,7 +81,7 @@ class Vllm:
         return None
 
     def command(self, launch: Launch) -> Command:
-        """``vllm serve``, without prefix caching."""
+        """``vllm serve``, without prefix caching, and without telling its makers of it."""
         server = launch.server
         call = launcher(server, "vllm", "vllm.entrypoints.cli.main", "serve")
         options: dict[str, Any] = {
@@ -98,7 +98,7 @@ class Vllm:
             version = installed_version(server, "vllm")
             if version is not None and version >= PER_REQUEST:
                 options.setdefault("per-request-spec-decode-metrics", "summary")
-        return Command((*call, hub_model(server.model), *flags(options)))
+        return Command((*call, hub_model(server.model), *flags(options)), {"VLLM_NO_USAGE_STATS": "1"})
 
     def _speculation(self, launch: Launch) -> dict[str, Any]:
         decoding = launch.decoding
