@@ -182,12 +182,15 @@ RUN_FOLDER = {
     "plan.yaml": "the plan as it was run",
     "environment.json": "versions, devices, drivers, power limits, engines, energy sources",
     "idle.json": "idle power with the weights loaded, before and after an engine's Trials",
+    "skipped.json": "broken lines of task data that were left out, where there were any (`--skip-bad`)",
     "judgements.jsonl": "what a judge said of the answers, where one was asked (`joulewise judge`)",
     "cross_check.json": "each counter against its device's power readings, over the whole run",
     "servers/": "the logs of servers that were started, secrets removed",
     "ledger.jsonl": "one line a Trial or Check, appended and flushed as each ends; everything else follows from it",
     "timeline/": "raw sensor readings in between (Parquet)",
+    "ledger.jsonl.torn": "what a kill had cut off from the ledger's last line, where one had",
     "report.html": "the page",
+    "run.lock": "empty; held while a run writes here",
 }
 
 

@@ -27,6 +27,18 @@ def test_generated_pages_are_what_their_sources_give(repository: Path, name: str
         assert path.read_text() == text, f"{path.relative_to(repository)} lags behind: run `make docs`"
 
 
+def test_every_file_of_a_run_folder_is_told(repository: Path) -> None:
+    """Those that the ledger's module names are in the reference, and what a plain run leaves in the tutorial's list."""
+    from joulewise import ledger
+
+    names = set(re.findall(r"^([\w.]+)(?:/|\s{2})", ledger.__doc__ or "", flags=re.M))
+    assert {"plan.yaml", "run.lock", "timeline"} <= names
+    reference = (repository / "docs" / "reference" / "run-folder.md").read_text()
+    assert [name for name in names if f"| `{name}" not in reference] == []
+    listed = (repository / "docs" / "tutorial.md").read_text().partition("## 3. The run folder")[2].split("```")[1]
+    assert [name for name in names - {"skipped.json", "judgements.jsonl", "servers"} if name not in listed] == []
+
+
 def test_a_table_that_was_edited_by_hand_is_noticed(repository: Path) -> None:
     generate = script(repository, "generate")
     text = (repository / "README.md").read_text()
