@@ -82,7 +82,7 @@ def print_summary(summary: Summary, file: IO[str] | None = None) -> None:
 
 
 def print_brief(summary: Summary, file: IO[str] | None = None) -> None:
-    """Print what matters most of a report: savings, or joules where there are none; ways of answering; verdicts.
+    """Print what matters most of a report: savings, or where there are none the ways of answering, or joules; verdicts.
 
     Args:
         summary: what to print.
@@ -92,13 +92,14 @@ def print_brief(summary: Summary, file: IO[str] | None = None) -> None:
     for run in summary.runs:
         _print_run(console, run, summary, brief=True)
         ways = [tradeoff for tradeoff in summary.tradeoffs if tradeoff.run == run.name]
-        for section in sections(summary):
-            if section.run == run.name and (section.savings or not ways):
-                console.print()
-                console.print(Text(f"{section.model} ({section.engine}), {section.reasoning}", style="bold"))
-                for grid in grids(section, summary)[:1]:
-                    _print_grid(console, grid)
-        for grid in tradeoff_grids(ways)[:1]:
+        found = [section for section in sections(summary) if section.run == run.name]
+        saving = [section for section in found if section.savings]
+        for section in saving or ([] if ways else found):
+            console.print()
+            console.print(Text(f"{section.model} ({section.engine}), {section.reasoning}", style="bold"))
+            for grid in grids(section, summary)[:1]:
+                _print_grid(console, grid)
+        for grid in () if saving else tradeoff_grids(ways)[:1]:
             _print_grid(console, grid)
         claims = claim_words.claim_words([claim for claim in summary.claims if claim.run == run.name])
         if claims:
