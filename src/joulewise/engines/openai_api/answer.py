@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -152,6 +153,7 @@ class Assembly:
         self._model: str | None = None
         self._extra: dict[str, Any] = {}
         self._before, self._after, self._same_text = b"", b"", self._text
+        self._text_at, self._text_end, self._around = 0, 0, sys.maxsize
 
     @property
     def has_output(self) -> bool:
@@ -166,16 +168,10 @@ class Assembly:
             ErrorInStream: it is the server's report of an error.
         """
         self.events += 1
-        before, after = self._before, self._after
         # Chunks of one stream differ in their piece of text alone, so what lies around it is compared, not parsed. A
         # piece without quotes and backslashes is its own JSON, and ends where it seems to.
-        if (
-            before
-            and payload.startswith(before)
-            and payload.endswith(after)
-            and len(payload) > len(before) + len(after)
-        ):
-            piece = payload[len(before) : -len(after)]
+        if len(payload) > self._around and payload.startswith(self._before) and payload.endswith(self._after):
+            piece = payload[self._text_at : self._text_end]
             if b'"' not in piece and b"\\" not in piece:
                 try:
                     text = piece.decode()
@@ -306,12 +302,15 @@ class Assembly:
         return total if self._tokens_told else 0
 
     def _learn(self, payload: bytes, text: str, place: StringIO) -> None:
-        places = list(_TEXT.finditer(payload))
-        raw = text.encode("utf-8", "surrogatepass")
-        self._before = b""
-        if len(places) == 1 and payload.startswith(raw + b'"', places[0].end()):
-            start = places[0].end()
-            self._before, self._after, self._same_text = payload[:start], payload[start + len(raw) :], place
+        """Remember what lies around this piece of text, if it is clear which part of the payload it is."""
+        raw, places = text.encode("utf-8", "surrogatepass"), list(_TEXT.finditer(payload))
+        if len(places) != 1 or not payload.startswith(raw + b'"', places[0].end()):
+            self._around = sys.maxsize  # nothing is as long
+            return
+        self._text_at = places[0].end()
+        self._before, self._after = payload[: self._text_at], payload[self._text_at + len(raw) :]
+        self._text_end, self._around = -len(self._after), len(self._before) + len(self._after)
+        self._same_text = place
 
 
 _TEXT = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"')

@@ -33,7 +33,8 @@ from joulewise.engines.openai_api.errors import (
     Unreachable,
     WrongAddress,
 )
-from joulewise.engines.openai_api.events import EventParser, TooLong
+from joulewise.engines.openai_api.events import TooLong
+from joulewise.engines.openai_api.reading import StreamReader
 from joulewise.errors import UserError
 
 MOST_BYTES = 2**24
@@ -270,32 +271,17 @@ class _Call:
 
     async def _read(self, response: aiohttp.ClientResponse, limit: asyncio.Timeout) -> float:
         """Reads to the end of the answer; gives its time."""
-        assembly, parser, content, now = self.assembly, EventParser(), response.content, time.monotonic
-        loop_time = asyncio.get_running_loop().time
-        idle_s = self.patience.idle_s
-        armed_s = 0.0
-        time_s = now()
+        assembly, content, connection = self.assembly, response.content, response.connection
+        start = b""
         try:
-            data = start = await content.readany()
-            if not start.lstrip().startswith(b"{"):
-                while data:
-                    time_s = now()
-                    for payload in parser.feed(data):
-                        assembly.take(payload, time_s)
-                    if assembly.done:
-                        return time_s
-                    # A timer a chunk would cost more than all else here, so it is set anew at each eighth only.
-                    if assembly.events and time_s >= armed_s:
-                        armed_s = time_s + idle_s / 8
-                        limit.reschedule(loop_time() + idle_s * 9 / 8)
-                    data = await content.readany()
-                for payload in parser.close():
-                    assembly.take(payload, now())
-            else:
+            start = await content.readany()
+            if start.lstrip().startswith(b"{"):
                 self.streamed = False
-                body = data + await _body(response)
-                time_s = now()
+                body = start + await _body(response)
+                time_s = time.monotonic()
                 assembly.take_whole(body)
+            else:
+                time_s = await StreamReader(content, assembly, limit, self.patience.idle_s).read(start, connection)
         except (Garbage, TooLong) as error:
             raise self._garbage(str(error) or "an event without an end") from None
         except ErrorInStream as error:

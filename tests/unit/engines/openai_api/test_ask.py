@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from fake_server import (
@@ -263,6 +264,22 @@ def test_a_certificate_that_nobody_trusts(repository: Path) -> None:
         asked(server.url)
     assert isinstance(caught.value, EnvironmentFault)
     assert not server.asked
+
+
+def test_tls_in_a_session_of_ones_own(repository: Path) -> None:
+    file = repository / "tests" / "data" / "localhost.pem"
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(file)
+
+    async def twice(url: str) -> list[Answer]:
+        connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(file)))  # keeps its connections
+        async with aiohttp.ClientSession(connector=connector) as session:
+            return [await ask(session, Endpoint(url, "fake"), CHAT) for _ in range(2)]
+
+    with FakeServer(lambda _: Reply((*GOOD[:2], Pause(0.02), *GOOD[2:])), tls=tls) as server:
+        answers = asyncio.run(twice(server.url))
+    assert [(a.text, a.usage, len(a.chunks)) for a in answers] == [("ab", Usage(4, 3), 2)] * 2
+    assert [a.connected_s for a in answers] == [None, None]
 
 
 def test_models_and_what_is_none() -> None:
