@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 from joulewise.decoding import Decoding
 from joulewise.engines.engine import ComparingEngine, Engine, Generation, Message, Request, Sampling
+from joulewise.engines.serving import Serving
 from joulewise.engines.together import Together
+from joulewise.errors import ServerError
 
 _WARM_UP = Request((Message("user", "Count from one to twenty in words."),), max_new_tokens=16)
 
@@ -37,6 +39,23 @@ class CellAsk:
         assert isinstance(self.engine, Together)
         first, *others = self.engine.generate_together(requests, self.decoding)
         return (first, *(replace(other, first_token_s=None) for other in others))
+
+    def ready(self, times: int) -> str | None:
+        """Make the engine ready for a Trial, with its server warmed up so often where it has just come up.
+
+        Returns:
+            Why it is not ready; None if it is.
+        """
+        if not isinstance(self.engine, Serving):
+            return None
+        try:
+            if self.engine.prepare(self.decoding):
+                for _ in range(times):
+                    self.warm_up()
+                self.engine.prepare(self.decoding)
+        except ServerError as error:
+            return str(error)
+        return None
 
     def warm_up(self, together: int = 0) -> None:
         """Run once, outside of any window; side by side as many as will be, for engines that make ready for that."""

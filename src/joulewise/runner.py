@@ -295,7 +295,7 @@ class _Session:
     def _warm_up(self, label: str, engine: Engine, stop: threading.Event) -> None:
         if isinstance(engine, serving.Serving):
             # The others as they come up.
-            serving.ready(engine, self.open_jobs(label)[0].cell.decoding, self.plan.warm_up)
+            CellAsk(engine, self.open_jobs(label)[0].cell.decoding).ready(self.plan.warm_up)
             return
         cells = [c for c in self.plan.cells() if c.engine.label == label]
         alone = dict.fromkeys((c.decoding, 0) for c in cells)
@@ -329,7 +329,7 @@ class _Session:
     def _measure(self, engine: Engine, job: Job, attempt: int) -> Trial:
         cell, question = job.cell, job.question
         task = self.questions[cell.task.label][0]
-        error = serving.ready(engine, cell.decoding, self.plan.warm_up)
+        error = CellAsk(engine, cell.decoding).ready(self.plan.warm_up)
         own = serving.processes(engine)
         started_at, cpu_before = utc_now(), cpu_use(own)
         answer = None

@@ -36,7 +36,7 @@ from joulewise.cli.main import app
 from joulewise.energy.meter import Meter
 from joulewise.engines.endpoint import EndpointEngine
 from joulewise.engines.endpoint_spec import EndpointSpec
-from joulewise.errors import EnvironmentFault, JoulewiseError, UserError
+from joulewise.errors import EnvironmentFault, JoulewiseError, ServerError, UserError
 from joulewise.ledger import load
 from joulewise.ledger_lines import read_ledger
 from joulewise.plan import Plan
@@ -423,9 +423,14 @@ def test_a_dry_run_tells_of_a_server_that_is_not_installed(tmp_path: Path) -> No
 
 
 STAND_IN = """
-import sys
+import pathlib, sys
 if "--spec-type" in sys.argv:
     print("CUDA out of memory", flush=True)
+    sys.exit(1)
+once = pathlib.Path(sys.argv[sys.argv.index("--model") + 1] + ".once")
+if once.exists():
+    once.unlink()
+    print("couldn't bind HTTP server socket", flush=True)
     sys.exit(1)
 sys.path[:0] = {path!r}
 from fake_server import *
@@ -435,23 +440,29 @@ FakeServer(lambda asked: Reply(answer), port=port).serve()
 """
 
 
-@pytest.mark.parametrize("side_by_side", [True, False])
-def test_one_server_that_does_not_come_up_leaves_the_others_their_trials(
-    tmp_path: Path, meter: Meter, repository: Path, side_by_side: bool
-) -> None:
-    """A stand-in for llama-server that has no memory left where it is to speculate."""
-    program = tmp_path / "llama-server"
-    code = STAND_IN.format(path=[str(repository / "tests")])
-    (tmp_path / "stand_in.py").write_text(code)
+@pytest.fixture
+def stand_in(tmp_path: Path, repository: Path) -> dict[str, Any]:
+    """A server in a plan: for llama-server, a program that has no memory left where it is to speculate.
+
+    Where a file is there that is named like its model and `.once`, its port is taken, once.
+    """
+    (tmp_path / "stand_in.py").write_text(STAND_IN.format(path=[str(repository / "tests")]))
     options = "--model --port --spec-type --spec-ngram-simple-size-n --spec-ngram-simple-size-m"
+    program = tmp_path / "llama-server"
     program.write_text(
         f'#!/bin/sh\nif [ "$1" = --help ]; then echo "{options}"; else exec {sys.executable} '
         f'{tmp_path}/stand_in.py "$@"; fi\n'
     )
     program.chmod(0o755)
     (tmp_path / "m.gguf").write_text("")
-    server = {"kind": "llamacpp", "model": str(tmp_path / "m.gguf"), "program": str(program)}
-    engine = {"url": None, "server": {**server, "side_by_side": side_by_side}, "model": MODEL}
+    return {"kind": "llamacpp", "model": str(tmp_path / "m.gguf"), "program": str(program)}
+
+
+@pytest.mark.parametrize("side_by_side", [True, False])
+def test_one_server_that_does_not_come_up_leaves_the_others_their_trials(
+    tmp_path: Path, meter: Meter, stand_in: dict[str, Any], side_by_side: bool
+) -> None:
+    engine = {"url": None, "server": {**stand_in, "side_by_side": side_by_side}, "model": MODEL}
     planned = plan(tmp_path, "", engine=engine, questions=3, decodings=["vanilla", "prompt_lookup"])
     found = trials(tmp_path, planned, meter)
     assert {(t.decoding, t.status) for t in found} == {("vanilla", "ok"), ("prompt-lookup-10", "failed")}
@@ -459,3 +470,27 @@ def test_one_server_that_does_not_come_up_leaves_the_others_their_trials(
     failed = [t for t in found if t.status == "failed"]
     assert all("it lacks memory" in str(t.error) and "CUDA out of memory" in str(t.error) for t in failed)
     assert "was not started again, as it has ended 2 times" in str(failed[-1].error)
+
+
+def test_where_no_server_comes_up_the_run_ends(tmp_path: Path, meter: Meter, stand_in: dict[str, Any]) -> None:
+    engine = {"url": None, "server": stand_in, "model": MODEL}
+    planned = plan(tmp_path, "", engine=engine, decodings=["prompt_lookup"])
+    with pytest.raises(ServerError, match="it lacks memory"):
+        run(planned, tmp_path / "run", meter=meter)
+
+
+def test_a_port_that_another_program_was_quicker_to_take(
+    tmp_path: Path, meter: Meter, stand_in: dict[str, Any]
+) -> None:
+    (tmp_path / "m.gguf.once").write_text("")
+    found = trials(tmp_path, plan(tmp_path, "", engine={"url": None, "server": stand_in, "model": MODEL}), meter)
+    assert [t.status for t in found] == ["ok", "ok"]
+    assert not (tmp_path / "m.gguf.once").exists()
+
+
+def test_a_port_that_is_named_and_taken(tmp_path: Path, meter: Meter, stand_in: dict[str, Any]) -> None:
+    with Server() as other:
+        port = int(other.origin.rpartition(":")[2])
+        engine = {"url": None, "server": {**stand_in, "port": port}, "model": MODEL}
+        with pytest.raises(EnvironmentFault, match=f"port {port} cannot be used"):
+            run(plan(tmp_path, "", engine=engine), tmp_path / "run", meter=meter)

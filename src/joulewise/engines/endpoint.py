@@ -10,6 +10,7 @@ import urllib.parse
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,7 +33,6 @@ from joulewise.engines.servers.counters import Asked
 from joulewise.engines.servers.served import Served, meet, shown, start
 from joulewise.engines.servers.server import Launch, ServerRecipe, gpu_environment
 from joulewise.engines.serving import Counted
-from joulewise.environment import package_version
 from joulewise.errors import ContextLengthError, EnvironmentFault, JoulewiseError, ServerError, UserError
 
 if find_spec("aiohttp") is None:
@@ -220,7 +220,8 @@ class EndpointEngine:
             dtype="unknown",
             devices=tuple(f"gpu {gpu}" for gpu in spec.gpus or ()) or (where,),
             context_length=about.context_length,
-            versions={recipe.name: about.version or "unknown"} | {p: package_version(p) or "unknown" for p in packages},
+            versions={recipe.name: about.version or "unknown"}
+            | {package: metadata.version(package) for package in packages},
             drafts={d.label: self._drafts(recipe, d) for d in decodings if d.kind != "vanilla"},
             notes=tuple(notes),
             quantisation=about.quantisation,

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from joulewise.asking import CellAsk
 from joulewise.decoding.spec import Decoding
 from joulewise.energy.part import WHOLE, Part
 from joulewise.engines.engine import Engine, Tally
-from joulewise.errors import ServerError
 
 if TYPE_CHECKING:
     import psutil
@@ -74,20 +72,6 @@ class Serving(Protocol):
 def part_of(engine: Engine, sources: Sequence[SourceSpec]) -> Part:
     """Whose joules an engine's Trials have."""
     return engine.part(sources) if isinstance(engine, Serving) else WHOLE
-
-
-def ready(engine: Engine, decoding: Decoding, warm_up: int) -> str | None:
-    """Make an engine ready for a Trial, warmed up where its server has just come up; why it is not."""
-    if not isinstance(engine, Serving):
-        return None
-    try:
-        if engine.prepare(decoding):
-            for _ in range(warm_up):
-                CellAsk(engine, decoding).warm_up()
-            engine.prepare(decoding)
-    except ServerError as error:
-        return str(error)
-    return None
 
 
 def counted(engine: Engine) -> Counted:
