@@ -111,9 +111,9 @@ async def drive(
         async with asyncio.TaskGroup() as tasks:
             over = driver.loop.call_at(driver.start_s + duration_s + drain_s, driver.cut_off)
             if isinstance(load, ClosedLoop):
+                driver.offered_until_s = driver.start_s + duration_s
                 for number in range(load.most):
                     driver.spawn(tasks, driver.stream(*load.stream(number, duration_s)))
-                driver.offered_until_s = driver.start_s + duration_s
             else:
                 await driver.open(tasks, load, duration_s, most_in_flight)
     except BaseExceptionGroup as group:
@@ -206,6 +206,8 @@ class _Driver(Generic[T]):
 
     def _number(self) -> int:
         self.due += 1
+        if self.due == self.most_requests:
+            self.offered_until_s = self.loop.time()
         return self.due - 1
 
     def driven(self) -> Driven:

@@ -101,6 +101,8 @@ def test_an_open_loop_over_capacity_leaves_out_and_says_so() -> None:
 def test_no_more_than_so_many(load: ClosedLoop | Poisson) -> None:
     result, outcomes = driven(load, lambda _: 0.3, most_requests=9)
     assert result.sent == len(outcomes) == 9
+    assert result.offered_until_s == max(o.due_s for o in outcomes)
+    assert result.end_s == pytest.approx(result.offered_until_s + 0.3)
 
 
 @pytest.mark.parametrize("load", [ClosedLoop(concurrency=4), Poisson(rate=20.0)])
