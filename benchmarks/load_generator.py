@@ -32,14 +32,14 @@ import psutil
 from joulewise.engines.openai_api.answer import Answer
 from joulewise.engines.openai_api.client import Endpoint, ask, open_session
 from joulewise.environment import machine
-from joulewise.load.arrivals import Arrival, Poisson
-from joulewise.load.course import Course
-from joulewise.load.generator import Driven, Outcome, drive
-from joulewise.load.latency import Histogram
-from joulewise.load.loop import run
-from joulewise.load.served import served
-from joulewise.load.steady import steady_part
 from joulewise.pollution import cpu_use, other_cores
+from joulewise.traffic.arrivals import Arrival, Poisson
+from joulewise.traffic.course import Course
+from joulewise.traffic.generator import Driven, Outcome, drive
+from joulewise.traffic.latency import Histogram
+from joulewise.traffic.loop import run
+from joulewise.traffic.served import served
+from joulewise.traffic.steady import steady_part
 
 SERVER = Path(__file__).resolve().parent.parent / "tests" / "fake_server.py"
 PIECES, BETWEEN_S = 100, 0.1
@@ -57,7 +57,7 @@ class Figures:
         stamp_ms: how much later than sent pieces were read, by percentile (of every fifth request).
         cpu: share of its CPU that the generator used.
         memory_mb: resident memory at the end of the warm-up, half-way from there to the end, and at the end.
-        steady_from_s: where the rule of ``joulewise.load.steady`` sees the ramp-up end; None where it sees no steady
+        steady_from_s: where the rule of ``joulewise.traffic.steady`` sees the ramp-up end; None where it sees no steady
             part.
         requests, failed: of the whole run.
         other_cores: cores' worth of CPU time that other programs used meanwhile, on all CPUs.

@@ -18,10 +18,10 @@ pytest.importorskip("xllamacpp", reason="llama.cpp's server is not installed (xl
 from joulewise.engines.openai_api.answer import Answer
 from joulewise.engines.openai_api.client import Endpoint, ask, list_models, open_session
 from joulewise.engines.openai_api.errors import Refused, TooLongForModel, WrongAddress
-from joulewise.load.arrivals import Arrival, ClosedLoop
-from joulewise.load.generator import Outcome, drive
-from joulewise.load.loop import run
-from joulewise.load.served import served
+from joulewise.traffic.arrivals import Arrival, ClosedLoop
+from joulewise.traffic.generator import Outcome, drive
+from joulewise.traffic.loop import run
+from joulewise.traffic.served import served
 
 pytestmark = [
     pytest.mark.model,

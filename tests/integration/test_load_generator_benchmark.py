@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fake_server import FakeServer, steady
-from joulewise.load.loop import run
+from joulewise.traffic.loop import run
 from load_benchmark import load_benchmark
 
 

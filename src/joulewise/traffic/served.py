@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from joulewise.engines.openai_api.answer import Answer
 from joulewise.engines.openai_api.errors import EndpointError
-from joulewise.load.generator import Outcome
+from joulewise.traffic.generator import Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from joulewise.engines.openai_api.answer import Answer, Chunks, Usage
 from joulewise.engines.openai_api.errors import BrokenStream
-from joulewise.load.arrivals import Arrival
-from joulewise.load.generator import Outcome
-from joulewise.load.latency import Goodput, Histogram, Slo, goodput, latencies, spread
-from joulewise.load.served import Served, came, served
+from joulewise.traffic.arrivals import Arrival
+from joulewise.traffic.generator import Outcome
+from joulewise.traffic.latency import Goodput, Histogram, Slo, goodput, latencies, spread
+from joulewise.traffic.served import Served, came, served
 
 DURATIONS = st.lists(st.floats(1e-5, 1e4), min_size=1, max_size=300)
 FINE = Served(due_s=10.0, began_s=10.5, end_s=13.2, first_s=11.0, last_s=13.0, output_tokens=5)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from joulewise.errors import EnvironmentFault, JoulewiseError, UserError
-from joulewise.load.arrivals import Arrival, ClosedLoop, OpenLoop
+from joulewise.traffic.arrivals import Arrival, ClosedLoop, OpenLoop
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ async def drive(
     most_requests: int | None = None,
     most_in_flight: int = 20_000,
 ) -> Driven:
-    """Put a load on a server; best on the event loop of ``joulewise.load.loop``.
+    """Put a load on a server; best on the event loop of ``joulewise.traffic.loop``.
 
     Args:
         load: when what is due.

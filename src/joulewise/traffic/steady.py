@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulewise.load.course import Course, Floats
+from joulewise.traffic.course import Course, Floats
 
 BATCH, FEWEST_BATCHES = 5, 20
 TOLERANCE, DRIFT = 0.5, 0.1
@@ -60,7 +60,7 @@ def steady_part(course: Course, offered_until_s: float, end_s: float) -> Steady:
 
     Args:
         course: all of it, requests that failed included.
-        offered_until_s, end_s: as ``joulewise.load.generator.Driven`` has them.
+        offered_until_s, end_s: as ``joulewise.traffic.generator.Driven`` has them.
     """
     start_s = float(course.edges_s[0])
     whole = int(np.searchsorted(course.edges_s, offered_until_s + 1e-6, side="right")) - 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from joulewise.errors import UserError
-from joulewise.load.arrivals import Arrival, ClosedLoop, Load, Poisson, Replay
+from joulewise.traffic.arrivals import Arrival, ClosedLoop, Load, Poisson, Replay
 
 RATES = st.floats(0.1, 50.0)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from joulewise.load.served import Served
+from joulewise.traffic.served import Served
 
 LEVELS = (50.0, 90.0, 95.0, 99.0)
 
@@ -115,7 +115,7 @@ def latencies(requests: Sequence[Served], gaps: Histogram) -> Latencies:
     """Of these requests, those that failed included.
 
     Args:
-        gaps: between their chunks (see ``joulewise.load.course.Course.gaps``).
+        gaps: between their chunks (see ``joulewise.traffic.course.Course.gaps``).
     """
     return Latencies(
         to_first=_spread(r.to_first_s for r in requests),

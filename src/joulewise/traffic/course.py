@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from joulewise.engines.openai_api.answer import Chunks
-from joulewise.load.latency import Histogram
-from joulewise.load.served import Served
+from joulewise.traffic.latency import Histogram
+from joulewise.traffic.served import Served
 
 Floats = npt.NDArray[np.float64]
 

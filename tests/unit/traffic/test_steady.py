@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulewise.engines.openai_api.answer import Chunks
-from joulewise.load.course import SLICES, Course, Floats
-from joulewise.load.served import Served
-from joulewise.load.steady import Steady, steady_from, steady_part
+from joulewise.traffic.course import SLICES, Course, Floats
+from joulewise.traffic.served import Served
+from joulewise.traffic.steady import Steady, steady_from, steady_part
 
 N = 200
 

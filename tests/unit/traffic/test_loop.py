@@ -11,8 +11,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from joulewise.load import loop
-from joulewise.load.loop import EVENTS_AT_A_TIME, run
+from joulewise.traffic import loop
+from joulewise.traffic.loop import EVENTS_AT_A_TIME, run
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulewise.errors import JoulewiseError, UserError
-from joulewise.load.arrivals import Arrival, ClosedLoop, OpenLoop, Poisson, Replay
-from joulewise.load.generator import Driven, NotSent, Outcome, drive
+from joulewise.traffic.arrivals import Arrival, ClosedLoop, OpenLoop, Poisson, Replay
+from joulewise.traffic.generator import Driven, NotSent, Outcome, drive
 from virtual_time import run_virtually
 
 ZERO_S = 1000.0
