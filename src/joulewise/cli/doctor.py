@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from joulewise.counted import counted
+
 WATCH_S = 1.2
 """Long enough for ten steps of a counter that steps every 0.1 s."""
 
@@ -130,7 +132,8 @@ def _show(findings: dict[str, Any]) -> None:
 
     machine = findings["machine"]
     console.print(f"Joulewise {findings['joulewise']}, Python {findings['python']}, {findings['platform']}")
-    console.print(f"{machine['cpu']}, {machine['cores']} logical CPUs, {machine['memory_gb']} GB of memory")
+    cpus = counted(machine["cores"], "logical CPU") if machine["cores"] else "unknown CPUs"
+    console.print(f"{machine['cpu']}, {cpus}, {machine['memory_gb']} GB of memory")
     for gpu in machine["gpus"]:
         console.print(gpu.get("error") or f"{gpu['name']}, {gpu['uuid']}, driver {gpu['driver']}")
 

@@ -34,7 +34,7 @@ def describe(curve: Curve, origin: Origin, notes: Iterable[str] = ()) -> str:
     for one in curve.residuals:
         signed.setdefault(axes[one.of], []).append(f"{one.median:+.1%} at {_range(one.low, one.high)}")
     ranges = [
-        f"{_range(*ends)} {name}"
+        f"{_range(*ends)} {name.replace('requests', 'request').replace('tokens', 'token') if ends[1] == 1 else name}"
         for name, ends in zip(axes.values(), (region.prompt_tokens, region.output_tokens, region.running), strict=True)
     ]
     lines += [

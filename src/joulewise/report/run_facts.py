@@ -19,6 +19,7 @@ from joulewise.analysis.gpus import metered_gpus
 from joulewise.analysis.intervals import joint_provenance
 from joulewise.analysis.per_token import COMPONENTS
 from joulewise.analysis.pollution_share import PollutionShare, pollution_share
+from joulewise.counted import counted
 from joulewise.energy.calibration import gain_words
 from joulewise.energy.reading import ComponentName, Provenance
 from joulewise.table import RunTable
@@ -273,7 +274,11 @@ def _counter_checks(environment: Mapping[str, Any]) -> list[CounterCheck]:
 
 def _machine(machine: Mapping[str, Any]) -> str | None:
     cores, memory = machine.get("cores"), machine.get("memory_gb")
-    told = [_text(machine.get("cpu")), cores and f"{cores} cores", memory and f"{memory} GB of memory"]
+    told = [
+        _text(machine.get("cpu")),
+        counted(cores, "core") if isinstance(cores, int) else None,
+        memory and f"{memory} GB of memory",
+    ]
     return ", ".join(t for t in told if t) or None
 
 

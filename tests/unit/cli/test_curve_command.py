@@ -62,7 +62,7 @@ def test_coefficients_error_and_region_are_told(curve: Curve) -> None:
         "Error at the fitted points",
     ):
         assert told in done.stdout
-    assert "50 – 309 prompt tokens, 10 – 140 output tokens, 1 requests at a time" in done.stdout
+    assert "50 – 309 prompt tokens, 10 – 140 output tokens, 1 request at a time" in done.stdout
     assert "The load did not vary" in done.stdout
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
+from joulewise.counted import counted
 from joulewise.energy.reading import Reading
 from joulewise.energy.source import Discovery, SourceSpec
 
@@ -46,11 +47,11 @@ class CpuModel:
         chosen: Collection[int] | None = None,
     ) -> None:
         self._chosen = range(logical_cpus) if chosen is None else sorted(chosen)
-        of_all = "" if len(self._chosen) == logical_cpus else f" of {logical_cpus}"
+        part = "" if len(self._chosen) == logical_cpus else f"{len(self._chosen)} of "
         self.spec = SourceSpec(
             source_id="model:cpu",
             component="cpu",
-            device=f"{len(self._chosen)}{of_all} logical CPUs",
+            device=part + counted(logical_cpus, "logical CPU"),
             provenance="modelled",
             method=f"{BUSY_W:g} W per busy and {BUSY_W * IDLE_SHARE:g} W per idle logical CPU, by utilisation",
             scope="machine",
