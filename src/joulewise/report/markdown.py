@@ -88,7 +88,7 @@ def _lines(summary: Summary) -> Iterator[str]:
     for warning in summary.warnings:
         yield from ("", f"> {_escaped(warning)}")
     yield from ("", "---", "", _escaped(HOW_TO_READ), "")
-    left_out = "; polluted Trials left out" if summary.without_polluted else ""
+    left_out = "; polluted Trials left out, those of unknown pollution not" if summary.without_polluted else ""
     yield f"Made by Joulewise {summary.joulewise} from the ledgers alone{left_out}."
 
 

@@ -50,6 +50,7 @@ class TrialRow:
         energy_j, lower_j, upper_j: of the block's component, with the meter's 95 % interval.
         accepted, drafted: draft tokens; None where nothing speculated.
         note: why it failed, or how its answer did.
+        polluted: whether other processes used the CPU meanwhile; None where that is not known.
         verdict: of the lossless check; None where there was none.
         line, check_line: numbers of its lines in the ledger; None where it was read from none.
         ledger: the line itself; None likewise.
@@ -68,7 +69,7 @@ class TrialRow:
     score: float | None
     correct: bool | None
     note: str | None
-    polluted: bool
+    polluted: bool | None
     verdict: str | None
     sequence: int
     line: int | None
@@ -165,7 +166,7 @@ def _row(values: Mapping[str, Any], component: ComponentName) -> TrialRow:
         score=values["score"],
         correct=values["correct"],
         note=values["error"] or values["score_note"],
-        polluted=bool(values["polluted"]),
+        polluted=bool(values["polluted"]) or (None if values["other_cpu_cores"] is None else False),
         verdict=values["check_status"],
         sequence=values["sequence"],
         line=values["ledger_line"],

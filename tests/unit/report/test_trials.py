@@ -93,7 +93,9 @@ def test_shares_fill_the_page_and_no_more(sizes, most):
     assert shown == sum(sizes) or sum(min(size, share + 1) for size in sizes) > most
 
 
-@pytest.mark.parametrize("polluted", [None, False])
-def test_a_trial_of_unknown_pollution_is_not_called_polluted(polluted):
-    (block,) = blocks_of(table([row(polluted=polluted, energy=[part("gpu", 1.0)])]))
-    assert block.rows[0].polluted is False
+@pytest.mark.parametrize(
+    ("polluted", "cores", "told"), [(None, 0.0, False), (False, 0.0, False), (True, 1.0, True), (False, None, None)]
+)
+def test_a_trial_of_unknown_pollution_is_called_neither_polluted_nor_clean(polluted, cores, told):
+    (block,) = blocks_of(table([row(polluted=polluted, other_cpu_cores=cores, energy=[part("gpu", 1.0)])]))
+    assert block.rows[0].polluted is told
