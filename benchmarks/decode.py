@@ -7,7 +7,8 @@ Text is meaningless (random weights, acceptance by lot); time and energy are rea
 of tokens after the same prompt, in random order, ``--repeats`` times. Apart from that, steps are timed alone, many in a
 row: what a verification and a draft step cost predicts a round, and the share of a round that is neither is what the
 loop adds. Intervals are Student's over the repeats, at 95 %. Where vLLM is installed it runs beside, in processes of
-its own, on the same shapes, in the same order.
+its own, on the same shapes, in the same order. The file is written after every repeat: a run that is cut keeps what it
+has.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -134,16 +134,13 @@ class Beside:
 
     Args:
         command: that starts it. It answers with a line when it is ready, and after each generation.
-
-    Raises:
-        NotBesideError: it ends, or does not answer.
     """
 
     def __init__(self, command: list[str]) -> None:
         pipe = subprocess.PIPE
         # A session of its own, so that what it starts ends with it.
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
-        self._answer(START_S)
+        self._ready = False
 
     def _answer(self, within_s: float = ANSWER_S) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -153,20 +150,28 @@ class Beside:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(1.0 if there else 0.0)
             ended = self._process.poll()
-            self._kill()
+            self.kill()
             how = f"did not answer within {within_s:g} s" if ended is None else f"ended with code {ended}"
             raise NotBesideError(f"{' '.join(self._process.args)} {how}")  # type: ignore[arg-type]
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """End it and what it has started, at once."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def __call__(self) -> tuple[int, float | None, dict[str, float]]:
-        """Generate once; rounds, first token and phases are not seen."""
+        """Generate once; rounds, first token and phases are not seen.
+
+        Raises:
+            NotBesideError: it ends, or does not answer.
+        """
         assert self._process.stdin is not None
+        if not self._ready:
+            self._answer(START_S)
+            self._ready = True
         print("go", file=self._process.stdin, flush=True)
         self._answer()
         return 0, None, {}
@@ -177,7 +182,7 @@ class Beside:
         self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(ANSWER_S)
-        self._kill()
+        self.kill()
 
 
 class Bench:
@@ -209,10 +214,10 @@ class Bench:
             "eagle3-chain-5": lambda: self.native(Eagle3(depth=4, top_k=1, synthetic_acceptance=rate)),
             "medusa": lambda: self.native(Medusa(synthetic_acceptance=rate)),
         }
-        self.besides = ("vllm-vanilla", "vllm-coga-5")
+        self.drafted = {"vllm-vanilla": 0, "vllm-coga-5": 5}
         self.beside: dict[str, Beside] = {}
-        for name, drafted in zip(self.besides, (0, 5), strict=True):
-            self.ways[name] = partial(self.vllm, name, drafted)
+        for name in self.drafted:
+            self.ways[name] = lambda name=name: self.beside[name]()  # type: ignore[misc]
 
     def generate(self, **how: Any) -> tuple[int, float | None, dict[str, float]]:
         """Transformers' own loop; rounds, first token and phases are not seen."""
@@ -230,15 +235,13 @@ class Bench:
             )
         return 0, None, {}
 
-    def vllm(self, name: str, drafted: int) -> tuple[int, float | None, dict[str, float]]:
-        """vLLM, in a process that is started at the first call."""
-        if name not in self.beside:
-            told = self.options
-            worker = [sys.executable, str(Path(__file__).parent / "vllm_worker.py"), "--tokens", str(drafted)]
-            for option in ("target", "draft", "acceptance", "prompt", "output", "batch"):
-                worker += [f"--{option}", str(getattr(told, option))]
-            self.beside[name] = Beside(worker)
-        return self.beside[name]()
+    def start(self, name: str) -> None:
+        """Start vLLM for a way, in a process of its own, and do not wait for it."""
+        told = self.options
+        worker = [sys.executable, str(Path(__file__).parent / "vllm_worker.py"), "--tokens", str(self.drafted[name])]
+        for option in ("target", "draft", "acceptance", "prompt", "output", "batch"):
+            worker += [f"--{option}", str(getattr(told, option))]
+        self.beside[name] = Beside(worker)
 
     def native(self, decoding: Decoding) -> tuple[int, float | None, dict[str, float]]:
         """The native loop."""
@@ -284,8 +287,8 @@ def gpu_joules(window: Any) -> float | None:
     return None if part is None or part.provenance != "measured" else part.energy_j
 
 
-def measure_ways(bench: Bench, meter: Meter, names: list[str], say: Callable[[str], None]) -> dict[str, Runs]:
-    """Every way so many times, in random order."""
+def measure_ways(bench: Bench, meter: Meter, names: list[str], say: Callable[[str], None]) -> Iterator[dict[str, Runs]]:
+    """Every way so many times, in random order; what there is after each time."""
     options = bench.options
     order = random.Random(0)
     runs = {name: Runs(options.output * options.batch, options.batch) for name in names}
@@ -296,8 +299,10 @@ def measure_ways(bench: Bench, meter: Meter, names: list[str], say: Callable[[st
             bench.ways[name]()  # captures and compiles
         except NotBesideError as error:
             # What does not start once does not start again with other options.
-            for other in [n for n in names[names.index(name) :] if n == name or n in bench.besides]:
+            for other in [n for n in names[names.index(name) :] if n == name or n in bench.drafted]:
                 say(f"left out: {other}: {error}")
+                if other in bench.beside:
+                    bench.beside.pop(other).kill()
                 names.remove(other)
                 del runs[other]
             continue
@@ -317,7 +322,7 @@ def measure_ways(bench: Bench, meter: Meter, names: list[str], say: Callable[[st
             for phase, seconds in phases_s.items():
                 found.phases_s[phase] = found.phases_s.get(phase, 0.0) + seconds
         say(f"repeat {repeat + 1} of {options.repeats}")
-    return runs
+        yield runs
 
 
 def measure_steps(bench: Bench, meter: Meter) -> list[dict[str, Any]]:
@@ -445,17 +450,11 @@ def main(arguments: list[str]) -> int:
     if unknown := set(names) - bench.ways.keys():
         print(f"no way is called {', '.join(sorted(unknown))}: there are {', '.join(bench.ways)}", file=sys.stderr)
         return 2
-    with discover() as meter:
-        runs = measure_ways(bench, meter, names, lambda line: print(line, file=sys.stderr, flush=True))
-        for worker in bench.beside.values():
-            worker.close()
-        steps = measure_steps(bench, meter)
-    ways = {name: summary(found) for name, found in runs.items()}
-    results = {
-        "ways": ways,
-        "steps": steps,
-        "coga_5_of_predicted": predicted_share(bench, ways.get("coga-5", {}), steps),
-        "runs": {name: asdict(found) for name, found in runs.items()},
+    # Those that run beside take a minute and more to start, and must be there before anything is timed.
+    for name in names:
+        if name in bench.drafted:
+            bench.start(name)
+    results: dict[str, Any] = {
         "options": {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()},
         "machine": machine(),
         "versions": {
@@ -464,9 +463,20 @@ def main(arguments: list[str]) -> int:
             "transformers": transformers.__version__,
         },
     }
+    with discover() as meter:
+        say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
+        for repeat, runs in enumerate(measure_ways(bench, meter, names, say)):
+            if repeat == 0:
+                results["steps"] = measure_steps(bench, meter)
+            ways = {name: summary(found) for name, found in runs.items()}
+            share = predicted_share(bench, ways.get("coga-5", {}), results["steps"])
+            results |= {"ways": ways, "coga_5_of_predicted": share}
+            results["runs"] = {name: asdict(found) for name, found in runs.items()}
+            if options.json:
+                options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        for worker in bench.beside.values():
+            worker.close()
     show(options, results)
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -48,7 +48,7 @@ def test_a_process_beside_generates_when_told_to() -> None:
     assert [beside(), beside()] == [(0, None, {})] * 2
     beside.close()
     with pytest.raises(bench.NotBesideError, match="ended with code 3"):
-        bench.Beside([sys.executable, "-c", "import os; os.close(1); raise SystemExit(3)"])
+        bench.Beside([sys.executable, "-c", "import os; os.close(1); raise SystemExit(3)"])()
 
 
 def test_a_process_beside_that_does_not_answer_is_ended_and_its_way_left_out(
@@ -72,6 +72,26 @@ def test_a_process_beside_that_does_not_answer_is_ended_and_its_way_left_out(
     assert "did not answer within 0.2 s" in told.err
     assert "vllm-vanilla" not in told.out
     assert [process.returncode for process in started] == [-9]
+
+
+def test_a_run_that_is_cut_keeps_the_repeats_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = load_benchmark("decode")
+    monkeypatch.setattr(bench, "STEPS_S", 0.0)
+    monkeypatch.setattr(bench, "STEP_WIDTHS", (1,))
+    real, done = bench.summary, []
+
+    def cut(runs: Any) -> Any:
+        done.append(runs)
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        return real(runs)
+
+    monkeypatch.setattr(bench, "summary", cut)
+    with pytest.raises(KeyboardInterrupt):
+        bench.main([*SMALL, "--only", "vanilla", "--json", str(tmp_path / "out.json")])
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert len(found["runs"]["vanilla"]["seconds"]) == 1
+    assert found["steps"]
 
 
 def test_several_texts_at_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
