@@ -1,6 +1,6 @@
 """How many streams can the load generator keep, how late does it send, and how late does it stamp what it reads?
 
-    python benchmarks/load_generator.py [--runs 3] [--seconds 40] [--rate 210] [--json FILE]
+    python benchmarks/load_generator.py [--runs 3] [--seconds 40] [--rate 210] [--in-step] [--json FILE]
 
 A scripted server (``tests/fake_server.py``) on one CPU answers each request with 100 pieces, one each 0.1 s; each piece
 is the time at which it was sent. The generator, on another CPU, sends requests in an open loop (Poisson), so that some
@@ -186,10 +186,11 @@ def work(url: str, rate: float, seconds: float, file: Path) -> None:
     print(json.dumps(counted.figures(driven, seconds)))
 
 
-def one_run(rate: float, seconds: float, folder: Path) -> Figures:
+def one_run(rate: float, seconds: float, folder: Path, in_step: bool) -> Figures:
     """A server, a generator, each on a CPU of its own."""
     file = folder / "delays.npz"
     serve = [sys.executable, str(SERVER), "--first", str(BETWEEN_S), "--between", str(BETWEEN_S)]
+    serve += ["--in-step"] if in_step else []
     with subprocess.Popen(serve, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         os.sched_setaffinity(server.pid, {min(os.sched_getaffinity(0))})
@@ -230,6 +231,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=40.0, help="of each run (default 40)")
     parser.add_argument("--rate", type=float, default=210.0, help="requests per second (default 210)")
+    parser.add_argument("--in-step", action="store_true", help="all streams send at the same moments, as in one batch")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.add_argument("--worker", metavar="URL", help=argparse.SUPPRESS)
     parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
@@ -243,7 +245,7 @@ def main() -> int:
     found: list[Figures] = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(arguments.runs):
-            f = one_run(arguments.rate, arguments.seconds, Path(folder))
+            f = one_run(arguments.rate, arguments.seconds, Path(folder), arguments.in_step)
             found.append(f)
             memory = " ".join(f"{mb:.0f}" for mb in f.memory_mb)
             print(f"{number + 1:>4}{f.streams:>9.0f}{f.pieces_per_s:>10.0f}{f.cpu:>6.0%}{memory:>17}", end="")
@@ -260,6 +262,7 @@ def main() -> int:
             "rate_per_s": arguments.rate,
             "pieces_each": PIECES,
             "between_s": BETWEEN_S,
+            "in_step": arguments.in_step,
             "seconds": arguments.seconds,
             "warm_up_s": WARM_UP_S,
             "runs": [{**asdict(f), "met": f.met} for f in found],

@@ -317,10 +317,11 @@ class _Connection(asyncio.Protocol):
             self.server.running -= 1
 
 
-def steady(first_s: float, between_s: float, server: Callable[[], FakeServer]) -> Script:
+def steady(first_s: float, between_s: float, server: Callable[[], FakeServer], in_step: bool = False) -> Script:
     """Answers each request with ``max_tokens`` pieces at a steady pace; each is the time at which it was sent.
 
-    Prompt tokens are the words of the last message.
+    Prompt tokens are the words of the last message. With ``in_step`` all streams send at the same moments, as they do
+    where a server computes them in one batch.
     """
     before, _, after = piece("@").partition(b"@")
 
@@ -330,8 +331,11 @@ def steady(first_s: float, between_s: float, server: Callable[[], FakeServer]) -
 
         def steps() -> Iterator[Step]:
             yield role()
+            wait_s = first_s
+            if in_step:
+                wait_s += between_s - (time.monotonic() + first_s) % between_s
             for number in range(output):
-                yield Pause(between_s if number else first_s)
+                yield Pause(between_s if number else wait_s)
                 yield b"%b %.6f%b" % (before, time.monotonic(), after)
             server().count(prompt, output)
             yield finish("length") + usage(prompt, output) + DONE
@@ -346,8 +350,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--first", type=float, default=0.05, metavar="S", help="from a request to its first piece")
     parser.add_argument("--between", type=float, default=0.1, metavar="S", help="from a piece to the next")
+    parser.add_argument("--in-step", action="store_true", help="all streams send at the same moments")
     arguments = parser.parse_args()
-    server = FakeServer(steady(arguments.first, arguments.between, lambda: server))
+    server = FakeServer(steady(arguments.first, arguments.between, lambda: server, arguments.in_step))
     with server:
         print(server.url, flush=True)
         gc.collect()

@@ -12,6 +12,7 @@ import contextlib
 import gc
 import select
 import selectors
+import sys
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
@@ -21,25 +22,32 @@ EVENTS_AT_A_TIME = 32
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """``asyncio.run`` on such a loop, without full collections of garbage, each of which would stop all streams.
+    """``asyncio.run`` on such a loop, without what would stop all streams for milliseconds.
+
+    These are full collections of garbage, and other threads (a meter's) that keep the interpreter as long as they may.
 
     Where the system has no epoll, the loop is asyncio's own.
     """
     factory = (lambda: asyncio.SelectorEventLoop(_FewAtATime())) if hasattr(select, "epoll") else None
-    thresholds = gc.get_threshold()
+    thresholds, switch_s = gc.get_threshold(), sys.getswitchinterval()
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_YOUNG_ONLY)
+    sys.setswitchinterval(_SWITCH_S)
     try:
         with asyncio.Runner(loop_factory=factory) as runner:
             return runner.run(main)
     finally:
+        sys.setswitchinterval(switch_s)
         gc.set_threshold(*thresholds)
         gc.unfreeze()
 
 
 _YOUNG_ONLY = (10_000, 50, 1_000_000)
 """Thresholds of the three generations; the last is never reached."""
+
+_SWITCH_S = 5e-4
+"""So long another thread may keep the interpreter; Python's own is ten times that."""
 
 
 class _FewAtATime(selectors.BaseSelector):
