@@ -5,6 +5,7 @@ A part's rows are lists by kind; times are monotonic seconds, all else joules an
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -30,6 +31,9 @@ CHI2_2 = 5.991
 
 UNDECIDED = 0.5
 """A share of which no more is known than to within this is not known."""
+
+UNSTEADY, MEAN_OF_S = 0.005, 1.0
+"""A load is not steady while the card's own mean of so many seconds is off its median by this share."""
 
 UNEVEN = 5.0
 """Phases whose bursts differ by more than this many standard deviations do not differ by chance: the range of 16 means
@@ -201,11 +205,23 @@ def added(slots: Sequence[Sequence[Any]], period_s: float) -> dict[str, Any]:
     }
 
 
-def power_course(steps: Sequence[Bracket]) -> Any:
-    """Joules by time over a long run of steady load, by steps seconds apart; slow drift of the power is in it."""
+def power_course(steps: Sequence[Bracket], unsteady_s: Sequence[float] = ()) -> Any:
+    """Joules by time over a long run of steady load, by steps seconds apart; slow drift of the power is in it.
+
+    Args:
+        steps: brackets of the steps.
+        unsteady_s: moments at which the load was not steady; what lies between the steps around them does not count.
+    """
     early, late, joules = np.array(sorted(steps)).T
-    degree = min(3, len(steps) - 1, 1 + len(steps) // 4)
-    return np.polynomial.Polynomial.fit((early + late) / 2, joules, degree, w=1 / (late - early))
+    moments = (early + late) / 2
+    powers, middles = np.diff(joules) / np.diff(moments), (moments[1:] + moments[:-1]) / 2
+    unsteady = np.asarray(unsteady_s)
+    held = np.array([not np.any((unsteady > a) & (unsteady <= b + MEAN_OF_S)) for a, b in itertools.pairwise(moments)])
+    held = held if np.any(held) else np.ones_like(held)
+    weights = 1 / np.maximum(late - early, 1e-6)[1:]
+    degree = min(2, max(0, int(np.sum(held)) // 3))
+    fit = np.polynomial.Polynomial.fit(middles[held], powers[held], degree, domain=moments[[0, -1]], w=weights[held])
+    return fit.integ()
 
 
 def cost(rows: Rows) -> dict[str, Any]:
@@ -231,15 +247,23 @@ def cost(rows: Rows) -> dict[str, Any]:
 def windows(rows: Rows) -> dict[str, Any]:
     """The live meter's windows over steady load, by length.
 
+    Where the card's own mean of a second says that the load was not steady, whatever the reason, its long-run power is
+    no truth, and the windows are left out.
+
     Args:
         rows: ``window`` (length, start, end, joules, standard uncertainty, bound's ends, counter's difference),
             ``step`` (a bracket, every few seconds), ``usage`` (time, polled watts) and ``busy`` (seconds, the sampler's
             CPU seconds).
     """
-    course = power_course([(r[0], r[1], r[2]) for r in rows["step"]])
     polls = np.array(rows["usage"], dtype=float)
+    unsteady_s = polls[np.abs(polls[:, 1] / np.median(polls[:, 1]) - 1) > UNSTEADY, 0]
+    course = power_course([(r[0], r[1], r[2]) for r in rows["step"]], unsteady_s)
     by_length: dict[float, list[tuple[float, ...]]] = defaultdict(list)
+    left_out = 0
     for length_s, start_s, end_s, energy_j, sigma_j, low_j, high_j, plain_j in rows["window"]:
+        if np.any((unsteady_s >= start_s) & (unsteady_s <= end_s + MEAN_OF_S)):
+            left_out += 1
+            continue
         truth_j = float(course(end_s) - course(start_s))
         inside = polls[(polls[:, 0] >= start_s) & (polls[:, 0] < end_s), 1]
         before = max(0, int(np.searchsorted(polls[:, 0], start_s)) - 1)
@@ -273,6 +297,7 @@ def windows(rows: Rows) -> dict[str, Any]:
         "power_at_ends_w": [float(course.deriv()(t)) for t in (start_s, end_s)],
         "sampler_cpu_percent": 100 * sampler_s / wall_s,
         "unknown": rows.get("unknown", []),
+        "left_out_unsteady": left_out,
         "state": rows["state"][0][0] if rows.get("state") else None,
         "lengths": found,
     }
@@ -339,6 +364,8 @@ def shown(part: str, found: Any) -> str:
                 f"{r['length_s']:6.3f}{r['windows']:5d} | {r['joulewise_p95']:9.2f}{r['half_width_median']:11.2f}"
                 f"{r['interval_holds']:9.0f}{r['bound_holds']:7.0f} | {r['difference_p95']:10.1f}{r['polled_p95']:8.1f}"
             )
+        if found["left_out_unsteady"]:
+            lines.append(f"left out, the load not being steady: {found['left_out_unsteady']} windows")
         lines.append(f"the sampler took {found['sampler_cpu_percent']:.2f} % of a core with all these windows open")
         if found["state"]:
             lines.append(f"at the end: {found['state']}")

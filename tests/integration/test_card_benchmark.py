@@ -262,6 +262,26 @@ def test_windows_are_held_against_a_power_that_drifts() -> None:
     assert "no window" not in figures.shown("windows", found)
 
 
+def test_windows_over_a_load_that_was_not_steady_are_left_out() -> None:
+    def truth_j(time_s: float) -> float:
+        return 500.0 * time_s - 50.0 * min(max(0.0, time_s - 20.0), 2.0)  # 450 W from 20 to 22 s
+
+    rows: dict[str, Any] = {"window": [], "busy": [[48.0, 0.48]]}
+    rows["step"] = [[t - 0.002, t + 0.002, truth_j(t)] for t in range(0, 49, 6)]
+    rows["usage"] = [[t / 10, truth_j(t / 10) - truth_j(t / 10 - 1.0)] for t in range(10, 480)]
+    for tenth in range(20, 440):
+        start_s, end_s = tenth / 10, tenth / 10 + 1.037
+        told_j = truth_j(end_s) - truth_j(start_s)
+        rows["window"].append([1.037, start_s, end_s, told_j, told_j * 0.001, 0.0, 2 * told_j, told_j])
+    found = figures.windows(rows)
+    (row,) = found["lengths"]
+    assert row["windows"] + found["left_out_unsteady"] == 420
+    assert 30 <= found["left_out_unsteady"] <= 60
+    assert row["joulewise_p95"] < 0.02
+    assert row["interval_holds"] == 100.0
+    assert "not being steady" in figures.shown("windows", found)
+
+
 def test_rivals_are_held_against_the_power_between_two_steps() -> None:
     rows = {
         "end": [[0.0, 0.004, 0.0], [20.0, 20.004, 10_000.0]],
