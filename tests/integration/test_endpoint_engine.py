@@ -36,6 +36,7 @@ from joulewise.cli.main import app
 from joulewise.energy.meter import Meter
 from joulewise.engines.endpoint import EndpointEngine
 from joulewise.engines.endpoint_spec import EndpointSpec
+from joulewise.engines.servers.process import free_port
 from joulewise.errors import EnvironmentFault, JoulewiseError, ServerError, UserError
 from joulewise.ledger import load
 from joulewise.ledger_lines import read_ledger
@@ -146,8 +147,7 @@ def test_a_refusal_that_no_further_trial_would_overcome_ends_the_run(
 
 
 def test_nobody_is_there(tmp_path: Path, meter: Meter) -> None:
-    with Server() as server:
-        url = server.url
+    url = f"http://127.0.0.1:{free_port()}/v1"
     with pytest.raises(JoulewiseError, match=r"cannot be reached .*is the server up, and url right"):
         run(plan(tmp_path, url), tmp_path / "run", meter=meter)
 

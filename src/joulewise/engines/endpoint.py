@@ -59,6 +59,7 @@ ELSEWHERE = "the server runs on another machine, and no meter is there"
 ONLY_GPUS = "the server's machine tells the joules of its GPUs alone"
 COUNTED_HERE = "the server sent no usage: its tokens were counted here, by a tokenizer"
 
+_LIST = Patience(first_s=30.0, idle_s=30.0)
 _Result = TypeVar("_Result")
 
 
@@ -171,7 +172,7 @@ class EndpointEngine:
     def _met(self, decoding: Decoding) -> Served:
         base = self._spec.addresses[decoding.label]
         try:
-            there = self._run(lambda session: list_models(session, self._endpoint(base), Patience(idle_s=30.0)))
+            there = self._run(lambda session: list_models(session, self._endpoint(base), _LIST))
         except WrongAddress:
             there = {}  # no list of models there; a first request will tell
         if there and self._spec.model not in there:
@@ -283,18 +284,16 @@ class EndpointEngine:
 
     def prepare(self, decoding: Decoding) -> bool:
         """See ``Serving``."""
-        label = decoding.label
-        served = self._servers.get(label)
-        if served is not None and served.dead:
+        self._current, self._note = None, None
+        served = self._servers.get(decoding.label)
+        if served is not None and served.process is not None and not served.process.running:
+            self._deaths.setdefault(decoding.label, []).append(str(served.process.died()))
+            del self._servers[decoding.label]
             served.stop()
-            self._deaths.setdefault(label, []).append(f"{served.process.died() if served.process else ''}")
-            del self._servers[label]
             served = None
-        if served is None:
-            served = self._again(decoding)
-        was_cold, served.cold = served.cold, False
-        served.begin()
-        self._current, self._note = served, None
+        self._current = served or self._again(decoding)
+        was_cold, self._current.cold = self._current.cold, False
+        self._current.begin()
         return was_cold
 
     def _again(self, decoding: Decoding) -> Served:

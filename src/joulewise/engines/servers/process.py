@@ -22,7 +22,7 @@ TAIL = 15
 """So many of a log's last lines are told with a fault."""
 
 STOP_S = watchdog.GRACE_S + 5.0
-_LOOK_S = 0.1
+_LOOK_S, _TELL_S = 0.1, 1.0
 _SECRET_NAME = re.compile(r"(?i)key|token|secret|password")
 _SHORTEST_SECRET = 8
 
@@ -159,7 +159,7 @@ def wait_until_healthy(
         process: the server; stopped where it does not come up.
         healthy: asks it once.
         timeout_s: so long it may take.
-        tell: gets the log's last line whenever there is a new one.
+        tell: gets the log's last line once a second, where there is a new one.
 
     Returns:
         The seconds that it took.
@@ -168,7 +168,7 @@ def wait_until_healthy(
         ServerError: it ended, or did not answer in time; with the log's last lines.
     """
     start_s = time.monotonic()
-    told = ""
+    told, tell_s = "", 0.0
     while not healthy():
         if not process.running:
             raise process.died()
@@ -180,8 +180,8 @@ def wait_until_healthy(
                 f"The server {Path(process.command[0]).name} did not answer within {timeout_s:g} s and was stopped: "
                 f"give it more with `start_timeout_s`, or see the log {process.log}, which ends with\n  {ends}"
             )
-        if (line := "".join(process.tail(1))) != told:
-            told = line
+        if waited_s >= tell_s and (line := "".join(process.tail(1))) != told:
+            told, tell_s = line, waited_s + _TELL_S
             tell(f"{waited_s:.0f} s: {line[:160]}")
         time.sleep(_LOOK_S)
     return time.monotonic() - start_s
