@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from meter_accuracy import AIMS, LENGTHS_S
 from numpy.typing import NDArray
 from recorded_loads import Bracket, brackets, evened
 
@@ -31,6 +32,9 @@ CHI2_2 = 5.991
 
 UNDECIDED = 0.5
 """A share of which no more is known than to within this is not known."""
+
+AIM = dict(zip(LENGTHS_S, AIMS["steady"], strict=True))
+"""In percent, by length."""
 
 UNSTEADY, MEAN_OF_S = 0.005, 1.0
 """A load is not steady while the card's own mean of so many seconds is off its median by this share."""
@@ -280,6 +284,7 @@ def windows(rows: Rows) -> dict[str, Any]:
         found.append(
             {
                 "length_s": length_s,
+                "aim": AIM[length_s],
                 "windows": len(table),
                 "joulewise_p95": p95[0],
                 "joulewise_mean": float(np.mean(table[:, 0])),
