@@ -36,9 +36,9 @@ def doctor(*arguments: str) -> str:
 def test_the_report_fits_a_terminal_and_names_every_component() -> None:
     text = doctor()
     assert max(len(line) for line in text.splitlines()) <= 80
-    for word in ("cpu", "dram", "total", "Sources, watched for", "Engines", "Extras"):
+    for word in ("cpu", "dram", "total", "Sources, watched for", "Engines", "Servers", "Extras"):
         assert word in text
-    engines = text[text.index("\nEngines\n") : text.index("\nExtras\n")]
+    engines = text[text.index("\nEngines\n") : text.index("\nServers\n")]
     for name in ENGINES:
         (row,) = [line.split() for line in engines.splitlines() if line.startswith(f"{name} ")]
         assert row[1] in ("ready", "missing", "unknown")  # an older installation does not name every extra
@@ -55,6 +55,8 @@ def test_the_json_is_complete() -> None:
         assert source["observed"]["readings"] > 10
         assert source["observed"]["read_s"] >= 0
     assert findings["engines"]["transformers"]["ready"] in (True, False)
+    assert findings["servers"].keys() == {"llama.cpp", "vLLM", "SGLang"}
+    assert all(fault is None or "install" in fault for fault in findings["servers"].values())
     assert findings["extras"]["score"].keys() == {"math-verify", "rouge-score"}
     assert findings["machine"]["cores"] == os.cpu_count()
     assert {"starter-code", "humaneval"} <= set(findings["tasks"])

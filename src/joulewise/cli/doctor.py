@@ -79,6 +79,7 @@ def examine(watch_s: float = WATCH_S) -> dict[str, Any]:
         "sources": sources,
         "absent": absent,
         "engines": {name: {"extra": EXTRAS[name], "ready": _ready(packages.get(EXTRAS[name]))} for name in ENGINES},
+        "servers": _servers(),
         "extras": packages,
         "tasks": task_names(),
         "sandbox": {"ready": no_sandbox is None, "reason": no_sandbox},
@@ -87,6 +88,15 @@ def examine(watch_s: float = WATCH_S) -> dict[str, Any]:
 
 def _ready(packages: dict[str, str | None] | None) -> bool | None:
     return None if packages is None else None not in packages.values()
+
+
+def _servers() -> dict[str, str | None]:
+    """The servers that the engine `endpoint` can start, and why one cannot be; nothing is started."""
+    from joulewise.engines.endpoint_spec import ServerSpec
+    from joulewise.engines.servers import SERVERS, open_recipe
+
+    recipes = {kind: open_recipe(kind) for kind in SERVERS if kind != "running"}
+    return {recipe.name: recipe.missing(ServerSpec.model_validate({"kind": kind})) for kind, recipe in recipes.items()}
 
 
 def _observed(seen: dict[str, Any]) -> dict[str, Any]:
@@ -178,6 +188,11 @@ def _show(findings: dict[str, Any]) -> None:
     for engine, found in findings["engines"].items():
         state = {True: "ready", False: "missing", None: "unknown"}[found["ready"]]
         rows.add_row(engine, state, f"the extra {found['extra']}")
+    console.print(rows)
+
+    rows = table("Servers", "server", "", "why")
+    for server, fault in findings["servers"].items():
+        rows.add_row(server, "ready" if fault is None else "missing", fault or "")
     console.print(rows)
 
     if not findings["extras"]:
