@@ -331,14 +331,14 @@ class _Session:
         task = self.questions[cell.task.label][0]
         error = CellAsk(engine, cell.decoding).ready(self.plan.warm_up)
         own = serving.processes(engine)
-        started_at, cpu_before = utc_now(), cpu_use(own)
+        started_at, cpu_before = utc_now(), cpu_use(own or ())
         answer = None
         with self.meter.window(self.part) as window:
             try:
                 answer = None if error else self._answer(engine, job)
             except (ContextLengthError, ChoiceError, ServerError) as caught:
                 error = str(caught)
-        others = other_cores(cpu_before, cpu_use(own))
+        others = None if own is None else other_cores(cpu_before, cpu_use(own))
         counted = serving.counted(engine)
         if counted.fault is not None and error is None:
             answer, error = None, counted.fault

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import sys
 from collections.abc import Callable, Mapping
@@ -33,10 +34,13 @@ from fake_server import (
 )
 from fake_source import SteadySource
 from joulewise.cli.main import app
+from joulewise.decoding import Vanilla
 from joulewise.energy.meter import Meter
 from joulewise.engines.endpoint import EndpointEngine
 from joulewise.engines.endpoint_spec import EndpointSpec
+from joulewise.engines.servers import served
 from joulewise.engines.servers.process import free_port
+from joulewise.engines.servers.served import listener
 from joulewise.errors import EnvironmentFault, JoulewiseError, ServerError, UserError
 from joulewise.ledger import load
 from joulewise.ledger_lines import read_ledger
@@ -114,6 +118,28 @@ def test_a_server_that_runs_is_asked_and_measured(tmp_path: Path, meter: Meter) 
     told = json.loads((tmp_path / "run" / "environment.json").read_text())["engines"][0]
     assert told["versions"] == {"vLLM": "0.20.2"}
     assert "prefix caching: not told by the server" in told["notes"]
+
+
+def test_a_server_that_runs_here_is_no_other_program(tmp_path: Path) -> None:
+    """Its process is the one that listens on its port; one on another host has none here."""
+    with Server() as server:
+        engine = EndpointEngine(EndpointSpec(url=server.url, model=MODEL))
+        engine.load([Vanilla()])
+        found = engine.processes()
+        assert found is not None
+        assert os.getpid() in [process.pid for process in found]  # the scripted server is a thread of ours
+        engine.close()
+    assert listener(free_port()) is None
+    assert EndpointEngine(EndpointSpec(url="http://elsewhere:1/v1", model=MODEL)).processes() == []
+
+
+def test_where_its_process_is_not_known_pollution_is_not(
+    tmp_path: Path, meter: Meter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served, "listener", lambda _: None)
+    with Server() as server:
+        found = trials(tmp_path, plan(tmp_path, server.url), meter)
+    assert [(t.other_cpu_cores, t.polluted) for t in found] == [(None, False)] * 2
 
 
 def test_the_key_comes_from_the_environment_alone(

@@ -376,9 +376,12 @@ class EndpointEngine:
             return found
         return replace(found, note="; ".join(note for note in (found.note, self._note) if note))
 
-    def processes(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process] | None:
         """See ``Serving``."""
-        return [p for served in self._servers.values() if served.process for p in served.process.processes()]
+        if self._spec.server is None and self._where() != "here":
+            return []
+        found = [served.processes() for served in self._servers.values()]
+        return None if None in found else [process for of_one in found for process in of_one or ()]
 
     def check_lossless(
         self, request: Request, decoding: Decoding, reference: Sequence[int], output: Sequence[int]

@@ -64,8 +64,8 @@ class Serving(Protocol):
         """What the server counted since ``prepare``."""
         ...
 
-    def processes(self) -> list[psutil.Process]:
-        """Those of the servers that run on this machine, as far as they are known."""
+    def processes(self) -> list[psutil.Process] | None:
+        """Those of the servers that run on this machine; None where nobody tells which they are."""
         ...
 
 
@@ -79,6 +79,6 @@ def counted(engine: Engine) -> Counted:
     return engine.counted() if isinstance(engine, Serving) else Counted()
 
 
-def processes(engine: Engine) -> list[psutil.Process]:
-    """The server's processes on this machine."""
+def processes(engine: Engine) -> list[psutil.Process] | None:
+    """The server's processes on this machine; None where nobody tells which they are."""
     return engine.processes() if isinstance(engine, Serving) else []

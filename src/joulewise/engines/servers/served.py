@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from joulewise.decoding.spec import Decoding
 from joulewise.engines.endpoint_spec import ServerSpec
 from joulewise.engines.servers import SERVERS, open_recipe
@@ -39,6 +41,7 @@ class Served:
         cold: whether it has answered no request of ours.
         before: its totals when a Trial's counting began.
         asked: the Trial's requests so far.
+        owner: the process that listens, of a server that ran already, once it has been looked for.
     """
 
     decoding: Decoding
@@ -51,6 +54,7 @@ class Served:
     cold: bool = True
     before: Counters | None = None
     asked: list[Asked] = field(default_factory=list)
+    owner: psutil.Process | None = None
 
     @property
     def dead(self) -> bool:
@@ -78,6 +82,17 @@ class Served:
             return False
         # Fewer than before: it was reset, and waiting does not help.
         return 0 <= after.output_tokens - (self.before.output_tokens or 0) < expected
+
+    def processes(self) -> list[psutil.Process] | None:
+        """Its processes, where it runs on this machine; None where nobody tells which they are."""
+        if self.process is not None:
+            return self.process.processes()
+        if self.owner is None or not self.owner.is_running():
+            self.owner = listener(urllib.parse.urlsplit(self.base).port or 80)
+        try:
+            return None if self.owner is None else [self.owner, *self.owner.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return None
 
     def stop(self) -> None:
         """Where it was started here. Idempotent."""
@@ -148,6 +163,16 @@ def meet(decoding: Decoding, base: str, key: str | None) -> Served:
         if about is not None:
             return Served(decoding, base, recipe, about, fetch)
     raise AssertionError("the last recipe fits all")
+
+
+def listener(port: int) -> psutil.Process | None:
+    """The process that listens on a port of this machine; None where there is none, or it is another user's."""
+    try:
+        listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.laddr]
+        pids = [c.pid for c in listening if c.laddr and c.laddr.port == port]
+        return next((psutil.Process(pid) for pid in pids if pid is not None), None)
+    except (psutil.AccessDenied, psutil.NoSuchProcess):
+        return None
 
 
 def shown(command: Command, server: ServerSpec) -> str:
