@@ -172,7 +172,7 @@ class Assembly:
         # piece without quotes and backslashes is its own JSON, and ends where it seems to.
         if len(payload) > self._around and payload.startswith(self._before) and payload.endswith(self._after):
             piece = payload[self._text_at : self._text_end]
-            if b'"' not in piece and b"\\" not in piece:
+            if _QUOTE not in piece and _BACKSLASH not in piece:
                 try:
                     text = piece.decode()
                 except UnicodeDecodeError:
@@ -312,6 +312,8 @@ class Assembly:
         self._text_end, self._around = -len(self._after), len(self._before) + len(self._after)
         self._same_text = place
 
+
+_QUOTE, _BACKSLASH = b'"\\'  # numbers: a search for one is many times as fast as for a byte string
 
 _TEXT = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"')
 

@@ -9,6 +9,9 @@ MOST_EVENT_BYTES = 4 * 2**20
 """A longer event is none of a chat; without a bound, a broken server could fill the memory."""
 
 
+_CR = 13
+
+
 class TooLong(ValueError):
     """An event has no end within ``MOST_EVENT_BYTES``."""
 
@@ -40,14 +43,14 @@ class EventParser:
             and data.find(b"\n") == len(data) - 2
             and not self._rest
             and not self._data
-            and b"\r" not in data
+            and _CR not in data
         ):
             return [data[6:-2]]
         whole = self._rest + data if self._rest else data
         held = b""
         if whole.endswith(b"\r"):  # perhaps the first half of a CRLF
             whole, held = whole[:-1], b"\r"
-        if b"\r" in whole:
+        if _CR in whole:
             whole = whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         lines = whole.split(b"\n")
         self._rest = lines.pop() + held

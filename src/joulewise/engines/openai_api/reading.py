@@ -10,12 +10,16 @@ import aiohttp
 from joulewise.engines.openai_api.answer import Assembly, ErrorInStream, Garbage
 from joulewise.engines.openai_api.events import EventParser, TooLong
 
+BUFFER_BYTES = 4096
+"""Room for what one read gives; more is read again."""
 
-class StreamReader(asyncio.Protocol):
+
+class StreamReader(asyncio.BufferedProtocol):
     """Stands between a connection and aiohttp's parser of HTTP, and takes at once what that makes of each piece.
 
-    The usual way, a task that waits for the next piece, has to be woken for each: at twenty thousand a second that is a
-    third of all work, and a piece would be stamped only when it is its task's turn.
+    The usual way, a task that waits for the next piece, has to be woken for each, and a piece would be stamped only
+    when it is its task's turn. And a protocol without a buffer of its own is given a new one of 256 KiB for each piece,
+    which takes longer than all of the rest.
 
     Args:
         content: the body of the answer, whose headers have come.
@@ -29,6 +33,7 @@ class StreamReader(asyncio.Protocol):
         self._content, self._assembly = content, assembly
         self._limit, self._idle_s, self._armed_s = limit, idle_s, 0.0
         self._events = EventParser()
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[float] = self._loop.create_future()
 
@@ -50,9 +55,12 @@ class StreamReader(asyncio.Protocol):
         self._look(time.monotonic())
         return await self._ended
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         time_s = time.monotonic()
-        self._parser.data_received(data)
+        self._parser.data_received(bytes(self._buffer[:nbytes]))
         self._look(time_s)
 
     def eof_received(self) -> None:
