@@ -26,9 +26,9 @@ EVENTS_AT_A_TIME = 8
 def run(main: Coroutine[Any, Any, T]) -> T:
     """``asyncio.run`` on such a loop, without what would stop all streams for milliseconds now and then.
 
-    That is the collector of garbage, called so rarely here that it takes a thousandth of the time, and other threads (a
-    meter's), which may not keep the interpreter for as long as they usually may. Where the system has no epoll, the loop
-    is asyncio's own.
+    That is the collector of garbage, called so rarely here that it takes a thousandth of the time, and other threads
+    (a meter's), which may not keep the interpreter for as long as they usually may. Where the system has no epoll, the
+    loop is asyncio's own.
     """
     factory = (lambda: asyncio.SelectorEventLoop(_FewAtATime())) if hasattr(select, "epoll") else None
     switch_s, collected = sys.getswitchinterval(), gc.isenabled()
