@@ -20,10 +20,11 @@ from joulewise.analysis.design import Box, Point, first_points, next_point
 from joulewise.analysis.least_squares import non_negative
 from joulewise.decoding import Decoding, Vanilla
 from joulewise.energy.meter import Meter
+from joulewise.energy.reading import Z95
 from joulewise.engines.engine import EngineInfo, Generation
 from joulewise.engines.spec import NativeSpec
 from joulewise.environment import record_environment, utc_now
-from joulewise.errors import UserError
+from joulewise.errors import JoulewiseError, UserError
 from joulewise.ledger import RunFolder, resumable_plan
 from joulewise.plan import Plan, TaskSpec
 from joulewise.pollution import cpu_use, other_cores
@@ -40,6 +41,9 @@ RELATIVE_ERROR = 0.02
 """Half of the 95 % interval of a window's joules, the sensor's common error apart: windows last as long as it takes,"""
 LEAST_S, MOST_S = 0.5, 2.0
 """but no less and no more than so many seconds; longer where one batch takes longer."""
+
+SEEN_S = 0.3
+"""What happened so long ago is known as well as it will be: the counter's next step has been read."""
 
 
 _TIMED = 4
@@ -220,11 +224,14 @@ def _measure(
     cell = plan.cells()[0]
     asked = f"{plan.seed}/{point.label}"
     needed = [s for s in meter.resolvable(error).values() if s is not None]
-    least_s = min(max([LEAST_S, *needed]), MOST_S)
+    enough_s = min(max([LEAST_S, *needed]), MOST_S)
     generations: list[Generation] = []
     started_at, before = utc_now(), cpu_use()
     with meter.window() as window:
-        while not generations or time.monotonic() - window.start_s < least_s:
+        while not generations or not (
+            (lasted_s := time.monotonic() - window.start_s) >= enough_s
+            or (lasted_s >= max(LEAST_S, 2 * SEEN_S) and _known(meter, window.start_s, error))
+        ):
             generations += run()
     others = other_cores(before, cpu_use())
     return Trial(
@@ -251,6 +258,16 @@ def _measure(
         polluted=others is not None and others > plan.pollution.limit_cores,
         running=point.running,
     )
+
+
+def _known(meter: Meter, start_s: float, error: float) -> bool:
+    """Whether the joules of a window that is still open are known so well: an idle card before it tells that badly."""
+    try:
+        energy = meter.between(start_s, time.monotonic() - SEEN_S)
+    except JoulewiseError:  # the timeline does not reach back so far
+        return False
+    measured = [part for part in energy.components if part.provenance == "measured"]
+    return all(p.energy_j is not None and Z95 * p.independent_j <= error * p.energy_j for p in measured)
 
 
 def _point(trial: Trial) -> Point:

@@ -29,7 +29,7 @@ from joulewise.energy.meter import Meter
 from joulewise.engines import ENGINES
 from joulewise.engines.engine import EngineInfo
 from joulewise.engines.spec import NativeSpec
-from joulewise.errors import EnvironmentFault, UserError
+from joulewise.errors import EnvironmentFault, JoulewiseError, UserError
 from joulewise.ledger import LEDGER, RunFolder, load
 from joulewise.ledger_lines import read_ledger
 from joulewise.plan import Plan
@@ -94,6 +94,26 @@ def test_a_window_holds_many_batches_where_one_is_short(
     points = run_points(load(tmp_path / "run")).points
     at = (points.prompt_tokens, points.output_tokens, points.running)
     assert points.energy_j == pytest.approx([planted_j(*one) for one in zip(*at, strict=True)])
+
+
+def test_a_window_ends_when_its_joules_are_known_whatever_was_foretold(
+    tmp_path: Path, counter: Meter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "LEAST_S", 0.01)
+    monkeypatch.setattr(sweep, "SEEN_S", 0.002)
+    monkeypatch.setattr(sweep, "MOST_S", 0.3)
+    monkeypatch.setattr(counter, "resolvable", lambda _: {"gpu": 100.0})
+    engine = ScriptedSweep(before=lambda _: time.sleep(0.001))
+    measure(engine, tmp_path / "known", counter, points=12)
+    assert max(load(tmp_path / "known").arrow["duration_s"].to_pylist()) < 0.2
+
+    def unknown(start_s: float, end_s: float) -> Any:
+        raise JoulewiseError("the timeline does not reach back")
+
+    monkeypatch.setattr(counter, "between", unknown)
+    monkeypatch.setattr(sweep, "MOST_S", 0.05)
+    measure(ScriptedSweep(before=lambda _: time.sleep(0.001)), tmp_path / "unknown", counter, points=12)
+    assert min(load(tmp_path / "unknown").arrow["duration_s"].to_pylist()) >= 0.05
 
 
 def test_joules_that_are_modelled_are_swept_and_then_refused(tmp_path: Path) -> None:
