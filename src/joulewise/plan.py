@@ -354,10 +354,24 @@ class Cell:
 
 
 def _matches(exclusion: Exclusion, cell: Cell) -> bool:
-    return all(
-        fnmatch.fnmatchcase(getattr(cell, part).label, getattr(exclusion, part))
-        for part in ("engine", "decoding", "reasoning", "task")
-    )
+    return _fits(exclusion, {part: getattr(cell, part).label for part in _PARTS})
+
+
+def excluded_by(exclusions: Iterable[Exclusion], labels: Mapping[str, str]) -> Exclusion | None:
+    """The first that leaves a cell out; None where none does.
+
+    Args:
+        exclusions: a plan's.
+        labels: the cell's, by ``engine``, ``decoding``, ``reasoning`` and ``task``.
+    """
+    return next((exclusion for exclusion in exclusions if _fits(exclusion, labels)), None)
+
+
+_PARTS = ("engine", "decoding", "reasoning", "task")
+
+
+def _fits(exclusion: Exclusion, labels: Mapping[str, str]) -> bool:
+    return all(fnmatch.fnmatchcase(labels[part], getattr(exclusion, part)) for part in _PARTS)
 
 
 def load_plan(path: Path) -> Plan:
@@ -384,4 +398,4 @@ def plan_schema() -> dict[str, Any]:
     return schema
 
 
-__all__ = ["Cell", "Plan", "UserError", "load_plan", "plan_schema"]
+__all__ = ["Cell", "Plan", "UserError", "excluded_by", "load_plan", "plan_schema"]

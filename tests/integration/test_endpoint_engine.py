@@ -520,3 +520,16 @@ def test_a_port_that_is_named_and_taken(tmp_path: Path, meter: Meter, stand_in: 
         engine = {"url": None, "server": {**stand_in, "port": port}, "model": MODEL}
         with pytest.raises(EnvironmentFault, match=f"port {port} cannot be used"):
             run(plan(tmp_path, "", engine=engine), tmp_path / "run", meter=meter)
+
+
+def test_a_quantisation_that_the_server_does_not_tell_is_taken_from_the_plan_and_marked() -> None:
+    with Server() as server:
+        for given in (None, "fp8"):
+            engine = EndpointEngine(EndpointSpec(url=server.url, model=MODEL, quantisation=given))
+            try:
+                info = engine.load([Vanilla()])
+            finally:
+                engine.close()
+            assert info.quantisation == given
+            marked = [note for note in info.notes if "as the plan gives it, not told by the server" in note]
+            assert marked == ([f"quantisation: {given} as the plan gives it, not told by the server"] if given else [])

@@ -99,7 +99,7 @@ CLAIMS = MappingProxyType(
             "Quantisation changes the energy more than the platform does",
             "Hugging Face with NF4 was faster and drew less than vLLM with GPTQ, which is put down to the quantisation",
             "from a summary, without any number",
-            "one model in two quantisations on one engine, and on two engines in one quantisation",
+            "one model on two platforms and in two quantisations, in at least three of the four cells",
         ),
         "f": Published(
             SPECULATION,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from joulewise.analysis.explain import family
 from joulewise.analysis.intervals import Floats, Quantity
 from joulewise.analysis.measured_run import MeasuredRun
 from joulewise.analysis.phases import OVERHEAD_OF_THE_PAPER
+from joulewise.analysis.platforms import two_way_tables
 from joulewise.analysis.published import RATIO
 from joulewise.analysis.savings import Gamma
 
@@ -150,27 +150,20 @@ def goes_with(run: MeasuredRun) -> tuple[tuple[str, float, int], ...]:
 
 
 def platform_or_quantisation(run: MeasuredRun) -> list[Evidence]:
-    """(e) Of one model's vanilla: is the step from quantisation to quantisation larger than that between engines?"""
-    known: list[tuple[_Set, CellKey, Quantity]] = []
-    for cost in run.costs:
-        joules = cost.component(run.components[cost.key.head]).energy_per_output_token_j
-        if cost.key.decoding == VANILLA and joules.value is not None:
-            known.append((_engine(run, cost.key), cost.key, joules))
-    pairs = [
-        pair
-        for pair in itertools.combinations(known, 2)
-        if pair[0][0].model == pair[1][0].model
-        and (pair[0][1].task, pair[0][1].reasoning) == (pair[1][1].task, pair[1][1].reasoning)
-    ]
-    quantised = [(a, b) for a, b in pairs if a[0].kind == b[0].kind and a[0].quantisation != b[0].quantisation]
-    moved = [(a, b) for a, b in pairs if a[0].kind != b[0].kind and a[0].quantisation == b[0].quantisation]
+    """(e) Of one model's vanilla: is the step from quantisation to quantisation larger than that between platforms?"""
+    tables = two_way_tables(run.table, run.cells, run.components, run.costs)
     found = []
-    for (a, b), (c, d) in itertools.product(quantised, moved):
-        if a[0].model == c[0].model and (a[1].task, a[1].reasoning) == (c[1].task, c[1].reasoning):
-            where = f"{a[1].task}: {a[1].engine} to {b[1].engine}, and {c[1].engine} to {d[1].engine}"
-            steps = (_step(a[2], b[2]), _step(c[2], d[2]))
-            figures = (Figure("{} times between quantisations", steps[0]), Figure("{} times between engines", steps[1]))
-            found.append(_ordered(where, *figures))
+    for one in tables:
+        names = [one.task, *([one.model] if len({t.model for t in tables}) > 1 else []), *filter(None, [one.setting])]
+        for step in one.steps:
+            (q, other_q), (p, other_p) = step.quantisations, step.platforms
+            figures = (
+                Figure(f"{{}} times from {q} to {other_q}", step.quantisation),
+                Figure(f"{{}} times from {p} to {other_p}", step.platform),
+            )
+            known = step.p_quantisation is not None and step.p_platform is not None
+            why = None if known else _why(step.quantisation) or _why(step.platform)
+            found.append(Evidence(", ".join(names), figures, step.p_quantisation, step.p_platform, why))
     return found
 
 
@@ -210,24 +203,6 @@ def _saved(energy: Gamma, of: str = "") -> Figure:
 
 def _why(quantity: Quantity) -> str | None:
     return MODELLED if quantity.provenance == "modelled" else quantity.reason
-
-
-def _step(one: Quantity, other: Quantity) -> Quantity:
-    """By how many times two figures differ, whichever is the larger: each end from those of both."""
-    high, low = (one, other) if (one.value or 0.0) >= (other.value or 0.0) else (other, one)
-    assert high.value
-    assert low.value
-    value = high.value / low.value
-    ends: list[float | None] = [None, None]
-    if high.lower and high.upper and low.lower and low.upper:
-        down = math.hypot(math.log(high.value / high.lower), math.log(low.upper / low.value))
-        up = math.hypot(math.log(high.upper / high.value), math.log(low.value / low.lower))
-        ends = [value * math.exp(-down), value * math.exp(up)]
-    provenance = "measured" if {one.provenance, other.provenance} == {"measured"} else one.provenance
-    if "modelled" in (one.provenance, other.provenance):
-        provenance = "modelled"
-    n, trials = min(one.n_questions, other.n_questions), min(one.n_trials, other.n_trials)
-    return Quantity(value, ends[0], ends[1], n, trials, provenance, one.reason or other.reason)
 
 
 def _per(cell: Cell, above: str, below: str) -> float:

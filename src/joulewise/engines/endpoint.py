@@ -211,6 +211,8 @@ class EndpointEngine:
                 notes.append(f"{decoding.label}: {command} (log: servers/{self._log(decoding).name})")
         if about.thinking_switch:
             notes.append(THINKING_SWITCH)
+        if about.quantisation is None and spec.quantisation is not None:
+            notes.append(f"quantisation: {spec.quantisation} as the plan gives it, not told by the server")
         where = "this machine" if self._where() == "here" else urllib.parse.urlsplit(served.base).hostname or "?"
         packages = recipe.packages(spec.server) if spec.server is not None else ()
         return EngineInfo(
@@ -225,7 +227,7 @@ class EndpointEngine:
             | {package: metadata.version(package) for package in packages},
             drafts={d.label: self._drafts(recipe, d) for d in decodings if d.kind != "vanilla"},
             notes=tuple(notes),
-            quantisation=about.quantisation,
+            quantisation=about.quantisation or spec.quantisation,
         )
 
     def _drafts(self, recipe: ServerRecipe, decoding: Decoding) -> str:

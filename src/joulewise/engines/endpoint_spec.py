@@ -73,6 +73,9 @@ class EndpointSpec(BaseModel):
             server or the address is this machine's, else remote where ``JOULEWISE_PROMETHEUS`` is set, else none.
         gpus: the server's GPUs, by number in the order of the PCI bus or by UUID; all others are left out of its
             joules. Left out: as many of the visible ones, from the first on, as a started server uses; else all.
+        quantisation: what the weights are in, where the server does not tell (vLLM), as the report is to call it:
+            ``bfloat16``, ``fp8``, ``gptq, 4 bits``. It is marked as given.
+        base_model: as for ``transformers``: the name by which the plan's other engines know this model.
         timeout_s: so long one answer may take.
         name: label in tables; None takes the model's name and the server's kind.
     """
@@ -90,6 +93,8 @@ class EndpointSpec(BaseModel):
     heads: dict[SpeculatorKind, Name] = {}
     meter: Literal["auto", "here", "remote", "none"] = "auto"
     gpus: tuple[int | str, ...] | None = None
+    quantisation: Name | None = None
+    base_model: Name | None = None
     timeout_s: float = Field(600.0, gt=0.0)
     name: str | None = None
 

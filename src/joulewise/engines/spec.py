@@ -38,6 +38,7 @@ class ModelSpec(BaseModel):
     device: str
     name: str | None = None
     revision: str | None = None
+    base_model: Name | None = None
 
     @property
     def one_at_a_time(self) -> bool:
@@ -73,6 +74,8 @@ class TransformersSpec(ModelSpec):
         device: ``auto`` is the GPU where there is one; ``balanced`` spreads the target over all visible GPUs.
         name: label in tables; None takes the model's name and the quantisations.
         revision: the target's revision on the hub.
+        base_model: where ``model`` is a quantised form of another model (a GPTQ checkpoint, say), the name of that, so
+            that the report holds engines of one model against each other.
     """
 
     kind: Literal["transformers"] = "transformers"
@@ -94,6 +97,7 @@ class NativeSpec(ModelSpec):
         device: ``auto`` is the GPU where there is one.
         name: label in tables; None takes the model's name and the quantisations.
         revision: the target's revision on the hub.
+        base_model: as for ``transformers``.
     """
 
     kind: Literal["native"] = "native"

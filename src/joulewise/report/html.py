@@ -11,12 +11,14 @@ from itertools import count
 from pathlib import Path
 
 from joulewise.analysis.operating import NoCurve, OperatingCurve
+from joulewise.analysis.platforms import TwoWay
 from joulewise.analysis.tradeoffs import Tradeoff
 from joulewise.counted import counted
 from joulewise.errors import EnvironmentFault
 from joulewise.report import chart
 from joulewise.report import claims as claim_words
 from joulewise.report import operating as curve_words
+from joulewise.report import platforms as platform_words
 from joulewise.report.bars import Bar, Histogram, energy_bars, histograms
 from joulewise.report.break_even_chart import break_even_chart
 from joulewise.report.curve_charts import curve_charts
@@ -123,6 +125,7 @@ class _RunView:
     tradeoffs: list[_TradeoffView]
     tradeoff_notes: list[str]
     tradeoff_grids: tuple[Grid, ...]
+    platforms: list[TwoWay]
     curves: list[_CurveView]
     no_curves: list[str]
     swept: bool
@@ -183,6 +186,7 @@ def render(summary: Summary, trials: Sequence[TrialBlock] = ()) -> str:
         curve_title=curve_words.TITLE,
         curve_how_to_read=curve_words.HOW_TO_READ,
         claims=claim_words,
+        platforms=platform_words,
         script=markupsafe.Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
@@ -205,6 +209,7 @@ def _run_view(run: RunFacts, summary: Summary, trials: Sequence[TrialBlock], num
         [_tradeoff_view(tradeoff, numbers) for tradeoff in several],
         tradeoff_notes(several),
         tradeoff_grids(several),
+        [one for one in summary.platforms if one.run == run.name],
         [_curve_view(one, numbers) for one in curves],
         [curve_words.why_none(one) for one in none],
         bool(none) or any(one.curve.held_out.by == "point" for one in curves),

@@ -10,6 +10,7 @@ from textwrap import wrap
 from joulewise.analysis.operating import OperatingCurve
 from joulewise.report import claims as claim_words
 from joulewise.report import operating as curve_words
+from joulewise.report import platforms as platform_words
 from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
 from joulewise.report.markdown import MODELLED, has_modelled, words
@@ -102,6 +103,12 @@ def _lines(summary: Summary) -> Iterator[str]:
         for grid in tradeoff_grids(found):
             gain = gain_note(run) if grid.absolute else None
             yield from _table(grid, f"run {run.name}", str(number), [*grid.notes, *([gain] if gain else [])])
+        platforms = [one for one in summary.platforms if one.run == run.name]
+        for one in platforms:
+            for line in platform_words.findings(one):
+                yield from _comment(f"{platform_words.name(one, platforms)}: {line}")
+        for grid in platform_words.platform_grids(platforms):
+            yield from _table(grid, f"run {run.name}", str(number), list(grid.notes))
         curves = [one for one in summary.curves if one.run == run.name]
         for curve in curves:
             for line in curve_words.briefly(curve):

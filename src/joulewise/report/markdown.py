@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from joulewise.analysis.claims import Claim
 from joulewise.analysis.operating import NoCurve, OperatingCurve
+from joulewise.analysis.platforms import TwoWay
 from joulewise.analysis.tradeoffs import Tradeoff
 from joulewise.report import claims as claim_words
 from joulewise.report import operating as curve_words
+from joulewise.report import platforms as platform_words
 from joulewise.report.explain import explain_grids, sentences
 from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
@@ -81,6 +83,7 @@ def _lines(summary: Summary) -> Iterator[str]:
                 if has_modelled(found):
                     yield from ("", MODELLED)
         yield from _tradeoff_lines([tradeoff for tradeoff in summary.tradeoffs if tradeoff.run == run.name])
+        yield from _platform_lines([one for one in summary.platforms if one.run == run.name])
         yield from _curve_lines([one for one in summary.curves if one.run == run.name])
         yield from _claim_lines(
             [claim for claim in summary.claims if claim.run == run.name], claims_caveat(run, summary)
@@ -101,6 +104,20 @@ def _tradeoff_lines(several: Sequence[Tradeoff]) -> Iterator[str]:
     for note in tradeoff_notes(several):
         yield from ("", f"> {_escaped(note)}")
     tables = tradeoff_grids(several)
+    for grid in tables:
+        yield from _table(grid)
+    if has_modelled(tables):
+        yield from ("", MODELLED)
+
+
+def _platform_lines(found: Sequence[TwoWay]) -> Iterator[str]:
+    if not found:
+        return
+    yield from ("", f"### {platform_words.TITLE}")
+    for one in found:
+        yield from ("", f"**{_escaped(platform_words.name(one, found))}**", "")
+        yield from (f"- {_escaped(line)}" for line in platform_words.findings(one))
+    tables = platform_words.platform_grids(found)
     for grid in tables:
         yield from _table(grid)
     if has_modelled(tables):

@@ -18,6 +18,7 @@ from joulewise.analysis.pass_at_k import KS, PassAtK, passes
 from joulewise.analysis.per_token import CellCost, costs
 from joulewise.analysis.phase_energy import PhaseEnergy, phase_energies
 from joulewise.analysis.phases import PhaseShares, phase_shares
+from joulewise.analysis.platforms import TwoWay, two_way_tables
 from joulewise.analysis.pollution_share import without_polluted as leave_out_polluted
 from joulewise.analysis.precision import Precision, precision
 from joulewise.analysis.savings import Saving, savings
@@ -53,6 +54,7 @@ class Summary:
         phase_energy: where their joules went, one entry for each engine and reasoning of a run.
         tradeoffs: accuracy against joules, one entry for each task of a run with several models or reasonings.
         curves: joules over tokens and load, one entry for each engine of a run whose measured joules carry a curve.
+        platforms: what platform and quantisation do, one entry for each task of a run that has several of either.
         claims: what each run says of the papers' claims, one entry for each.
         warnings: what was noticed while reading.
     """
@@ -77,6 +79,7 @@ class Summary:
     phase_energy: tuple[PhaseEnergy, ...]
     tradeoffs: tuple[Tradeoff, ...]
     curves: tuple[OperatingCurve | NoCurve, ...]
+    platforms: tuple[TwoWay, ...]
     claims: tuple[Claim, ...]
     warnings: tuple[str, ...]
 
@@ -147,6 +150,7 @@ def summarise(
         phase_energies(cells, components, table.environments),
         tradeoffs(cells, components, wishes),
         curves,
+        two_way_tables(table, cells, components, found),
         claims(table, cells, components, saved, found, shares, curves),
         tuple(table.warnings),
     )

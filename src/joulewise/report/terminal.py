@@ -13,6 +13,7 @@ from rich.text import Text
 
 from joulewise.report import claims as claim_words
 from joulewise.report import operating as curve_words
+from joulewise.report import platforms as platform_words
 from joulewise.report.explain import explain_grids, sentences
 from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
@@ -74,6 +75,7 @@ def print_summary(summary: Summary, file: IO[str] | None = None) -> None:
                 for grid in grids(section, summary):
                     _print_grid(console, grid)
         _print_tradeoffs(console, run, summary)
+        _print_platforms(console, run, summary)
         _print_curves(console, run, summary)
         _print_claims(console, run, summary)
     console.print()
@@ -189,6 +191,20 @@ def _print_tradeoffs(console: Console, run: RunFacts, summary: Summary) -> None:
     for note in tradeoff_notes(found):
         _note(console, note)
     for grid in tradeoff_grids(found):
+        _print_grid(console, grid)
+
+
+def _print_platforms(console: Console, run: RunFacts, summary: Summary) -> None:
+    found = [one for one in summary.platforms if one.run == run.name]
+    if not found:
+        return
+    console.print()
+    console.print(Text(platform_words.TITLE, style="bold"))
+    for one in found:
+        console.print(Padding(Text(platform_words.name(one, found), style="italic"), (0, 0, 0, 1)))
+        for line in platform_words.findings(one):
+            console.print(Padding(Text(f"- {line}"), (0, 0, 0, 1)))
+    for grid in platform_words.platform_grids(found):
         _print_grid(console, grid)
 
 
