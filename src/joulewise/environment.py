@@ -11,6 +11,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -58,9 +59,20 @@ def describe(meter: Meter, engines: Mapping[str, EngineInfo]) -> dict[str, Any]:
 
 
 def record_environment(
-    out: RunFolder, meter: Meter, infos: Mapping[str, EngineInfo], planned_trials: int | None
+    out: RunFolder,
+    meter: Meter,
+    infos: Mapping[str, EngineInfo],
+    planned_trials: int | None,
+    missing: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Write ``environment.json``, or add to it.
+
+    Args:
+        out: the run folder.
+        meter: what meters.
+        infos: engines by label.
+        planned_trials: how many the plan asks for.
+        missing: engines that could not be loaded, by label, and why.
 
     Raises:
         UserError: the run was started on another set-up.
@@ -78,7 +90,13 @@ def record_environment(
         known = {e["label"] for e in before["engines"]}
         now = before | {"engines": before["engines"] + [e for e in now["engines"] if e["label"] not in known]}
     now["planned_trials"] = planned_trials
+    now["not_loaded"] = [{"engine": label, "error": error} for label, error in missing.items()]
     out.write_json("environment.json", now)
+
+
+def not_loaded(out: RunFolder) -> dict[str, str]:
+    """The engines that could not be loaded when a run was last tried, by label, and why."""
+    return {one["engine"]: one["error"] for one in read_json(out.path / "environment.json").get("not_loaded", [])}
 
 
 def utc_now() -> str:

@@ -6,8 +6,8 @@ import hashlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -19,7 +19,7 @@ from joulewise.energy.part import WHOLE
 from joulewise.energy.reading import Energy
 from joulewise.engines import serving
 from joulewise.engines.engine import OF_TEXT, Engine, EngineInfo, Generation, LosslessCheck, Request
-from joulewise.environment import record_environment, utc_now
+from joulewise.environment import not_loaded, record_environment, utc_now
 from joulewise.errors import ChoiceError, ContextLengthError, JoulewiseError, ServerError, UserError
 from joulewise.idle import measure_idle
 from joulewise.ledger import IDLE, SKIPPED, RunFolder, read_json
@@ -96,6 +96,7 @@ class RunResult:
         failed: Trials with an error.
         interrupted: whether it was stopped before its end (go on with ``resume``).
         different: lossless Trials whose output differs from vanilla's beyond what arithmetic explains.
+        not_loaded: engines that could not be loaded, by label, and why; ``resume`` tries them again.
     """
 
     folder: Path
@@ -104,6 +105,7 @@ class RunResult:
     failed: int
     interrupted: bool
     different: int
+    not_loaded: Mapping[str, str] = field(default_factory=dict)
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -121,6 +123,8 @@ def run(
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> RunResult:
     """Run a plan into a folder.
+
+    Of several engines, one that cannot be loaded is left out, and told.
 
     Ctrl-C (or SIGTERM) once ends the run after the Trial in flight; a second time at once, and that Trial is lost.
 
@@ -141,7 +145,7 @@ def run(
     skipped = Skipped()
     questions = open_tasks(plan, data_dir, limit, skipped.add if skip_bad else None)
     check_reasonings(plan, questions)
-    engines = check_supported(plan)
+    engines, absent = check_supported(plan)
     check_compared(plan, engines, questions)
     jobs = schedule(plan, questions)
     with RunFolder(folder, plan, resume) as out, stop_on_signal() as stop:
@@ -155,6 +159,9 @@ def run(
             for spec in plan.engines:
                 if stop.is_set() or not session.open_jobs(spec.label):
                     continue
+                if spec.label in absent:
+                    session.leave_out(spec.label, absent[spec.label])
+                    continue
                 engine = engines[spec.label]
                 try:
                     session.run_engine(spec.label, engine, stop)
@@ -162,6 +169,7 @@ def run(
                     engine.close()
         finally:
             out.append_timeline(meter.drain_timeline())
+        session.none_loaded()
         try:
             out.cross_check()
         except UserError as error:
@@ -188,6 +196,8 @@ class _Session:
         self.checks = dict(out.content.checks)
         self.sequence = itertools.count(len(out.content.trials))
         self.infos: dict[str, EngineInfo] = {}
+        self.faults: dict[str, JoulewiseError] = {}
+        self.not_loaded = not_loaded(out)
         self.part = WHOLE
         # Token ids of the block in work; the ledger keeps their hashes only.
         self.outputs: dict[str, Answer] = {}
@@ -206,10 +216,13 @@ class _Session:
             done=len(trials),
             total=len(self.jobs),
             failed=sum(1 for t in trials if t.status == "failed"),
-            interrupted=len(trials) < len(self.jobs),
+            interrupted=any(
+                j.trial_id not in self.done and j.cell.engine.label not in self.not_loaded for j in self.jobs
+            ),
             different=sum(
                 1 for t in trials if t.trial_id in self.checks and self.checks[t.trial_id].status == "different"
             ),
+            not_loaded=dict(self.not_loaded),
         )
 
     def open_jobs(self, engine_label: str) -> list[Job]:
@@ -243,7 +256,12 @@ class _Session:
         if isinstance(engine, serving.Serving):
             folder, first = self.out.path / SERVERS, jobs[0].cell.decoding
             engine.attach(folder, first, lambda text: self.tell("load", f"loading {label}, {text}"))
-        info = engine.load(decodings)
+        try:
+            info = engine.load(decodings)
+        except JoulewiseError as error:
+            self.leave_out(label, error)
+            return
+        self.not_loaded.pop(label, None)
         self.part = serving.part_of(engine, self.meter.specs)
         self._check_thinking(label, info)
         self._record_environment(label, info)
@@ -261,6 +279,20 @@ class _Session:
         if not stop.is_set():
             # In sequential order, and where a run was cut, vanilla may come after what is compared with it.
             self._check_all(engine, [j for j in self.jobs if j.cell.engine.label == label])
+
+    def leave_out(self, label: str, error: JoulewiseError) -> None:
+        """Go on without an engine that cannot be loaded, where the plan has others."""
+        if len(self.plan.engines) == 1:
+            raise error
+        self.faults[label] = error
+        self.not_loaded[label] = str(error)
+        record_environment(self.out, self.meter, self.infos, len(self.jobs), self.not_loaded)
+        self.tell("notice", f"{label} could not be loaded, and its cells are left out: {error}")
+
+    def none_loaded(self) -> None:
+        """Where nothing could be run at all, refuse as with a single engine."""
+        if self.faults and not self.done:
+            raise next(iter(self.faults.values()))
 
     def _do(self, engine: Engine, jobs: Sequence[Job], stop: threading.Event) -> bool:
         """Trials block by block, with their verdicts, until ``stop``. Whether any Trial was done."""
@@ -290,7 +322,7 @@ class _Session:
 
     def _record_environment(self, label: str, info: EngineInfo) -> None:
         self.infos[label] = info
-        record_environment(self.out, self.meter, self.infos, len(self.jobs))
+        record_environment(self.out, self.meter, self.infos, len(self.jobs), self.not_loaded)
 
     def _warm_up(self, label: str, engine: Engine, stop: threading.Event) -> None:
         if isinstance(engine, serving.Serving):

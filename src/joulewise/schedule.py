@@ -222,16 +222,26 @@ def further(
     return _by_server(plan, engine, jobs)
 
 
-def check_supported(plan: Plan) -> dict[str, Engine]:
+def check_supported(plan: Plan) -> tuple[dict[str, Engine], dict[str, JoulewiseError]]:
     """Open (not load) every engine and make sure that it can do what the plan asks.
+
+    Returns:
+        the engines by label, and why others of several cannot be opened (an extra that is not installed, say).
 
     Raises:
         UserError: naming every cell that an engine refuses, why, and the way out.
-        EnvironmentFault: an engine's extra is not installed.
+        EnvironmentFault: no engine can be opened.
     """
-    engines = {spec.label: open_engine(spec) for spec in plan.engines}
+    engines, absent = {}, {}
+    for spec in plan.engines:
+        try:
+            engines[spec.label] = open_engine(spec)
+        except JoulewiseError as error:
+            absent[spec.label] = error
+    if not engines:
+        raise next(iter(absent.values()))
     _refuse(unsupported(plan, engines))
-    return engines
+    return engines, absent
 
 
 def unsupported(plan: Plan, engines: Mapping[str, Engine]) -> Faults:

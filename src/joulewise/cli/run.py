@@ -48,8 +48,9 @@ def run(
     Ctrl-C ends the run after the Trial in flight (twice: at once); --resume goes on. The run folder holds the ledger,
     and in the end report.html. The main tables are printed in the end; `joulewise report` prints all of them.
 
-    Exit codes: 0, also where some Trials failed (standard error says how many and why); 2 where every Trial failed, or
-    nothing could be run, or, in a dry run, some cell could not; 130 where the run was stopped.
+    Exit codes: 0, also where some Trials failed (standard error says how many and why); 1 where an engine could not be
+    loaded and the others' cells were run; 2 where every Trial failed, or nothing could be run, or, in a dry run, some
+    cell could not; 130 where the run was stopped.
     """
     from joulewise.ledger import latest_run_folder, new_run_folder
     from joulewise.plan import load_plan
@@ -88,10 +89,16 @@ def run(
             "distrust them.",
             err=True,
         )
+    for label, error in result.not_loaded.items():
+        typer.echo(f"{label} could not be loaded, and none of its cells was run: {error}", err=True)
+    if result.not_loaded:
+        typer.echo(f"Once it can be, run them with: {go_on}", err=True)
     if result.interrupted:
         raise typer.Exit(130)
-    if 0 < result.failed == result.total:
+    if 0 < result.failed == result.done:
         raise typer.Exit(2)
+    if result.not_loaded:
+        raise typer.Exit(1)
 
 
 def _run(plan: Plan, folder: Path, data: Path | None, resume: bool, limit: int | None, skip_bad: bool) -> RunResult:

@@ -105,7 +105,8 @@ class RunFacts:
         excluded: what the plan leaves out and why, in words.
         target: the plan's target for the relative half-width of every cell's joules per output token, if it has one.
         planned: number of Trials that the plan asks for (within ``--limit``); None if not recorded.
-        not_begun: the plan's cells that have no Trial at all.
+        not_loaded: engines that could not be loaded, by label, and why.
+        not_begun: the plan's cells that have no Trial at all, those of such engines apart.
         trials, ok, failed: how many there are.
         polluted: ok Trials during which other processes used the CPU above the plan's limit.
         pollution_unknown: ok Trials for which that is not known; they count as clean.
@@ -128,6 +129,7 @@ class RunFacts:
     questions: Mapping[str, int]
     excluded: tuple[str, ...]
     planned: int | None
+    not_loaded: Mapping[str, str]
     not_begun: tuple[CellKey, ...]
     target: float | None
     trials: int
@@ -166,6 +168,11 @@ def run_facts(name: str, table: RunTable) -> RunFacts:
     engines = tuple(_engine(engine) for engine in _mappings(environment.get("engines")))
     asked = rows.group_by("task").aggregate([("question_id", "count_distinct")]).to_pylist()
     commit, planned = _text(git.get("commit")), environment.get("planned_trials")
+    lacking = {
+        str(one["engine"]): str(one.get("error"))
+        for one in _mappings(environment.get("not_loaded"))
+        if _text(one.get("engine"))
+    }
     target = _mapping(plan.get("target")).get("relative_half_width")
     return RunFacts(
         name=name,
@@ -185,7 +192,8 @@ def run_facts(name: str, table: RunTable) -> RunFacts:
         excluded=tuple(_excluded(one) for one in _mappings(plan.get("exclude"))),
         target=target if isinstance(target, float) else None,
         planned=planned if isinstance(planned, int) else None,
-        not_begun=not_begun(table, name),
+        not_loaded=lacking,
+        not_begun=tuple(key for key in not_begun(table, name) if key.engine not in lacking),
         trials=rows.num_rows,
         ok=ok.num_rows,
         failed=failed.num_rows,

@@ -384,6 +384,10 @@ def trial_notes(run: RunFacts, summary: Summary) -> list[str]:
             f"The run is not finished: {run.trials:,} of {counted(run.planned, 'planned Trial')} "
             f"{'is' if run.trials == 1 else 'are'} there."
         )
+    notes += [
+        f"{engine} could not be loaded, and none of its cells was run: {error.rstrip('.')}."
+        for engine, error in run.not_loaded.items()
+    ]
     if run.trials and run.not_begun:
         vanilla = any(key.decoding == VANILLA for key in run.not_begun)
         without = " Without vanilla there is no saving to tell." if vanilla else ""
