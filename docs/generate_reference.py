@@ -24,12 +24,23 @@ from joulewise.engines import ENGINES
 from joulewise.engines.endpoint_spec import EndpointSpec, ServerSpec
 from joulewise.engines.spec import NativeSpec, TransformersSpec
 from joulewise.judge.record import Call, Judgement
-from joulewise.plan import Exclusion, Plan, Pollution, SamplingSpec, Stop, Target, TaskSpec
+from joulewise.plan import Exclusion, Plan, Pollution, SamplingSpec, SloSpec, Stop, Target, TaskSpec
 from joulewise.reasoning import REASONINGS
-from joulewise.records import Check, EnergyRecord, GenerationRecord, ProbeRecord, ReadingRecord, TallyRecord, Trial
-from joulewise.table import SCHEMA
+from joulewise.records import (
+    Check,
+    EnergyRecord,
+    GenerationRecord,
+    LoadRecord,
+    ProbeRecord,
+    ReadingRecord,
+    SpreadRecord,
+    TallyRecord,
+    Trial,
+)
+from joulewise.table import LOAD, SCHEMA
 from joulewise.tasks import GROUPS, LM_EVAL, OPTIONS, TASKS, options_of
 from joulewise.tasks.custom import CustomTask
+from joulewise.traffic.loads import ClosedLoads, PoissonLoads, ReplayLoads
 
 FOLDER = Path(__file__).parent / "reference"
 WRITTEN = "<!-- Written by docs/generate_reference.py (`make docs`); change the code's docstrings instead. -->"
@@ -104,6 +115,10 @@ def plan_page() -> str:
         ("exclude", Exclusion),
         ("target", Target),
         ("pollution", Pollution),
+        ("loads, kind closed", ClosedLoads),
+        ("loads, kind poisson", PoissonLoads),
+        ("loads, kind replay", ReplayLoads),
+        ("slo", SloSpec),
     ]:
         lines += _model(title, model)
     return "\n".join(lines)
@@ -130,9 +145,10 @@ def run_folder_page() -> str:
     lines += [f"| `{name}` | {text} |" for name, text in RUN_FOLDER.items()]
     lines += ["", "## Columns of the table", "", "`joulewise.load(RUN).arrow` has one row a Trial.", ""]
     lines += [inspect.cleandoc(_constant_doc(joulewise.table, "SCHEMA")), "", "| column | type |", "| --- | --- |"]
-    lines += [f"| `{column.name}` | {column.type} |" for column in SCHEMA]
+    lines += [f"| `{c.name}` | {'LoadRecord' if c.type == LOAD else c.type} |" for c in SCHEMA]
     lines += ["", "## Lines of the ledger", "", _paragraphs(parse_docstring(inspect.getmodule(Trial)).summary), ""]
-    for model in (Trial, Check, GenerationRecord, EnergyRecord, ReadingRecord, ProbeRecord, TallyRecord):
+    records = (Trial, Check, GenerationRecord, EnergyRecord, ReadingRecord, ProbeRecord, TallyRecord)
+    for model in (*records, LoadRecord, SpreadRecord):
         lines += _model(model.__name__, model, level=3)
     lines += ["## Lines of judgements.jsonl", ""]
     for model in (Judgement, Call):
@@ -187,6 +203,7 @@ RUN_FOLDER = {
     "cross_check.json": "each counter against its device's power readings, over the whole run",
     "servers/": "the logs of servers that were started, secrets removed",
     "ledger.jsonl": "one line a Trial or Check, appended and flushed as each ends; everything else follows from it",
+    "requests/": "under load: every request of each Trial, due, sent, first token, end (gzip, JSON lines)",
     "timeline/": "raw sensor readings in between (Parquet)",
     "ledger.jsonl.torn": "what a kill had cut off from the ledger's last line, where one had",
     "report.html": "the page",

@@ -7,6 +7,7 @@ skipped.json        broken lines of task data that were left out (--skip-bad), i
 judgements.jsonl    what a judge said of the answers (`joulewise judge`), if one was asked
 cross_check.json    each counter against its device's power readings, over the whole run
 ledger.jsonl        one Trial or Check per line, flushed to disk
+requests/*.jsonl.gz every request of each Trial under load
 timeline/*.parquet  the raw readings of every source between
 run.lock            held while a run writes here
 """

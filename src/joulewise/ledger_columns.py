@@ -117,6 +117,7 @@ def _trial_columns(run: str, trials: pa.Table) -> dict[str, Any]:
     _expect_in(trials["status"], ("ok", "failed"))
     _expect_ordered(trials["start_s"], trials["end_s"])
     _expect(not pc.sum(pc.list_value_length(trials["probes"])).as_py())  # each becomes a row of its own
+    _expect(trials["load"].null_count == trials.num_rows)  # what is in it goes before what is counted here
     n = trials.num_rows
     columns = {
         **{name: trials[name] for name in (*_PLAIN, "ledger_line")},

@@ -14,10 +14,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from joulewise.decoding import DECODINGS, Decoding
 from joulewise.docstring import parse_docstring
-from joulewise.engines.engine import Sampling
+from joulewise.engines.engine import Request, Sampling
 from joulewise.engines.spec import EngineSpec, ModelSpec
 from joulewise.errors import UserError
 from joulewise.reasoning import REASONINGS, Direct, Reasoning
+from joulewise.traffic.loads import Loads, Stretch
 from joulewise.yaml_file import NAME, FaultAt, load_yaml, suggest
 
 
@@ -163,6 +164,7 @@ class Exclusion(PlanPart):
     decoding: str = "*"
     reasoning: str = "*"
     task: str = "*"
+    load: str = "*"
     reason: str | None = None
 
 
@@ -203,6 +205,20 @@ class Target(PlanPart):
         return self
 
 
+class SloSpec(PlanPart):
+    """What is good enough under load (a service-level objective); what is left out asks nothing.
+
+    Args:
+        to_first_s: at most so long to the first token, from when the request was due.
+        per_token_s: at most so long a token after that, on average over the answer.
+        total_s: at most so long to the end of the answer, from when the request was due.
+    """
+
+    to_first_s: float | None = Field(None, gt=0.0)
+    per_token_s: float | None = Field(None, gt=0.0)
+    total_s: float | None = Field(None, gt=0.0)
+
+
 class SamplingSpec(PlanPart):
     """How the next token is chosen. ``temperature`` 0 is greedy."""
 
@@ -225,7 +241,7 @@ def _distinct(what: str, labels: Iterable[tuple[int, str]], way_out: str) -> Non
 
 
 class Plan(PlanPart):
-    """A grid of engines x decodings x reasonings x tasks, and how it is run.
+    """A grid of engines x decodings x reasonings x tasks (x loads), and how it is run.
 
     Args:
         name: the run folder's name begins with it.
@@ -246,6 +262,9 @@ class Plan(PlanPart):
         order: ``interleaved``: question by question, the cells of one engine in random order, so that drift in
             temperature and clocks falls on all cells alike. ``sequential``: cell by cell.
         pollution: what to do when other programs use the CPU.
+        loads: under which loads servers are measured: the questions are asked again and again, many at once, and a
+            Trial is one such stretch. Left out: each question is asked by itself.
+        slo: which requests under load count as served well enough; left out, all that were answered.
     """
 
     name: str = Field(pattern=NAME)
@@ -264,6 +283,8 @@ class Plan(PlanPart):
     idle_baseline_s: float = Field(5.0, ge=0.0)
     order: Literal["interleaved", "sequential"] = "interleaved"
     pollution: Pollution = Pollution()
+    loads: tuple[Loads, ...] = ()
+    slo: SloSpec | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -318,14 +339,43 @@ class Plan(PlanPart):
                 )
         if self.target is not None and (most := self.target.max_repeats) is not None and most < self.repeats:
             raise FaultAt(("target", "max_repeats"), f"is less than 'repeats' ({self.repeats})")
+        self._check_loads()
         return self
 
+    def _check_loads(self) -> None:
+        """Loads go with servers alone, and with reasonings that ask one request."""
+        if not self.loads:
+            if self.slo is not None:
+                raise FaultAt(("slo",), "is about requests under load, and the plan has no 'loads'; add them")
+            return
+        stretches = [(i, stretch.label) for i, loads in enumerate(self.loads) for stretch in loads.each()]
+        try:
+            _distinct("loads", stretches, "leave one out")
+        except FaultAt as fault:
+            raise FaultAt(("loads", *fault.place), str(fault)) from None
+        for i, engine in enumerate(self.engines):
+            if engine.kind != "endpoint":
+                raise FaultAt(
+                    ("engines", i, "kind"),
+                    f"'loads' puts many requests at once on a server, and the engine {engine.kind} is none: serve its "
+                    "model by an engine of kind endpoint, or leave out 'loads'",
+                )
+        for i, reasoning in enumerate(self.reasonings):
+            if reasoning.together or len(reasoning.most_tokens(Request((), 1))) > 1:
+                raise FaultAt(
+                    ("reasonings", i), f"{reasoning.label} asks several requests a question, and 'loads' sends one each"
+                )
+        if self.target is not None:
+            raise FaultAt(("target",), "goes on question by question, and 'loads' asks none by itself; use 'repeats'")
+
     def _grid(self) -> Iterable[Cell]:
+        loads: list[Stretch | None] = [stretch for loads in self.loads for stretch in loads.each()]
         for engine in self.engines:
             for task in self.tasks:
-                for reasoning in self.reasonings:
-                    for decoding in self.decodings:
-                        yield Cell(engine, decoding, reasoning, task)
+                for load in loads or [None]:
+                    for reasoning in self.reasonings:
+                        for decoding in self.decodings:
+                            yield Cell(engine, decoding, reasoning, task, load)
 
     def cells(self) -> tuple[Cell, ...]:
         """The grid without what is excluded."""
@@ -340,21 +390,27 @@ class Plan(PlanPart):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Engine x decoding x reasoning x task: one configuration of the grid."""
+    """Engine x decoding x reasoning x task (x load): one configuration of the grid."""
 
     engine: EngineSpec
     decoding: Decoding
     reasoning: Reasoning
     task: TaskSpec
+    load: Stretch | None = None
+
+    @property
+    def task_label(self) -> str:
+        """The task's label; under load ``task/load``, so that loads are never pooled."""
+        return self.task.label if self.load is None else f"{self.task.label}/{self.load.label}"
 
     @property
     def cell_id(self) -> str:
-        """``engine/decoding/reasoning/task`` by label."""
-        return f"{self.engine.label}/{self.decoding.label}/{self.reasoning.label}/{self.task.label}"
+        """``engine/decoding/reasoning/task`` by label, and under load ``.../task/load``."""
+        return f"{self.engine.label}/{self.decoding.label}/{self.reasoning.label}/{self.task_label}"
 
 
 def _matches(exclusion: Exclusion, cell: Cell) -> bool:
-    return _fits(exclusion, {part: getattr(cell, part).label for part in _PARTS})
+    return _fits(exclusion, {p: part.label for p in _PARTS if (part := getattr(cell, p)) is not None})
 
 
 def excluded_by(exclusions: Iterable[Exclusion], labels: Mapping[str, str]) -> Exclusion | None:
@@ -362,16 +418,16 @@ def excluded_by(exclusions: Iterable[Exclusion], labels: Mapping[str, str]) -> E
 
     Args:
         exclusions: a plan's.
-        labels: the cell's, by ``engine``, ``decoding``, ``reasoning`` and ``task``.
+        labels: the cell's, by ``engine``, ``decoding``, ``reasoning`` and ``task``; where it has one, ``load``.
     """
     return next((exclusion for exclusion in exclusions if _fits(exclusion, labels)), None)
 
 
-_PARTS = ("engine", "decoding", "reasoning", "task")
+_PARTS = ("engine", "decoding", "reasoning", "task", "load")
 
 
 def _fits(exclusion: Exclusion, labels: Mapping[str, str]) -> bool:
-    return all(fnmatch.fnmatchcase(labels[part], getattr(exclusion, part)) for part in _PARTS)
+    return all(fnmatch.fnmatchcase(labels.get(part, ""), getattr(exclusion, part)) for part in _PARTS)
 
 
 def load_plan(path: Path) -> Plan:

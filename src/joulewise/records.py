@@ -195,8 +195,80 @@ class ProbeRecord(Record):
     error: str | None = None
 
 
+class SpreadRecord(Record):
+    """How a duration is spread over the requests of a steady part; None where there were too few to tell.
+
+    Args:
+        count: values behind it.
+    """
+
+    count: Tokens
+    mean_s: float | None = None
+    p50_s: float | None = None
+    p90_s: float | None = None
+    p95_s: float | None = None
+    p99_s: float | None = None
+    largest_s: float | None = None
+
+
+class LoadRecord(Record):
+    """How a stretch under load went. Moments are on the monotonic clock of the run's timeline.
+
+    Args:
+        label: of the load, such as ``c16``.
+        kind: ``closed``, ``poisson`` or ``replay``.
+        level: requests in flight, or per second; None of a ramp or a trace.
+        start_s, offered_until_s, end_s: of the whole load: its begin, when the last request became due, when the last
+            answer had ended.
+        from_s, until_s: the part that figures are of: its steady state, or of a ramp all of what was offered; None
+            where there is none.
+        sent, answered, failed, cut_off, left_out, most_in_flight: of the whole load.
+        requests: that were due in the steady part.
+        whole: of these, those whose answers came whole.
+        ended: answers that ended in the steady part.
+        in_flight: requests in flight on average over the steady part.
+        prompt_tokens: of the requests that were due in the steady part.
+        output_tokens: that came in the steady part, whichever requests they are of.
+        good: requests of the steady part that met the plan's objective; None where of one it cannot be told.
+        good_tokens: their output tokens.
+        to_first, server_to_first, per_token, between_chunks, total: as in ``Latencies``.
+        late_p99_s: how late the generator itself sent at the 99th percentile (the largest, of fewer than 100).
+        file: every request, in the run folder: gzip, one JSON object a line.
+    """
+
+    label: str
+    kind: str
+    level: float | None
+    start_s: float
+    offered_until_s: float
+    end_s: float
+    from_s: float | None
+    until_s: float | None
+    sent: Tokens
+    answered: Tokens
+    failed: Tokens
+    cut_off: Tokens
+    left_out: Tokens
+    most_in_flight: Tokens
+    requests: Tokens
+    whole: Tokens
+    ended: Tokens
+    in_flight: float | None
+    prompt_tokens: Tokens
+    output_tokens: float
+    good: Tokens | None
+    good_tokens: float | None
+    to_first: SpreadRecord
+    server_to_first: SpreadRecord
+    per_token: SpreadRecord
+    between_chunks: SpreadRecord
+    total: SpreadRecord
+    late_p99_s: float | None
+    file: str
+
+
 class Trial(Record):
-    """One question answered once in one cell: the ledger's row.
+    """One question answered once in one cell: the ledger's row. Under load: one stretch of it.
 
     Args:
         trial_id: ``cell_id|question_id|repeat``; unique in a run.
@@ -225,6 +297,9 @@ class Trial(Record):
         running: of a sweep's Trial: so many requests ran side by side, batch after batch, and all of its generations
             are alike (as many prompt and output tokens each); None: requests ran one after the other.
         probe_of: the Trial whose thought this one was probed from; only in tables, never in a ledger.
+        load: how the stretch went, of a Trial under load: its ``task`` is ``task/load``, ``start_s``, ``end_s`` and
+            ``energy`` are of the steady part, and its requests are in a file beside the ledger, not in
+            ``generations``; None where requests ran one after the other.
     """
 
     kind: Literal["trial"] = "trial"
@@ -266,6 +341,7 @@ class Trial(Record):
     tally: TallyRecord | None = None
     running: Annotated[int, Field(ge=1)] | None = None
     probe_of: str | None = None
+    load: LoadRecord | None = None
 
     _ends_after_start = field_validator("end_s")(_not_before_start)
 

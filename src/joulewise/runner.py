@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from joulewise.asking import CellAsk
 from joulewise.decoding import Vanilla
@@ -54,6 +54,9 @@ from joulewise.stopping import stop_on_signal
 from joulewise.tasks import JUDGED
 from joulewise.tasks.task import question_hash
 
+if TYPE_CHECKING:
+    from joulewise.under_load import Live
+
 TIMELINE_S = 60.0
 """Raw readings are written to disk about so often."""
 
@@ -71,11 +74,12 @@ class Progress:
     """Where a run stands, for whoever shows it.
 
     Args:
-        stage: ``load``, ``warm-up``, ``idle``, ``trial``, ``notice`` or ``done``.
+        stage: ``load``, ``warm-up``, ``idle``, ``trial``, ``live``, ``notice`` or ``done``.
         text: one phrase for people.
         done: Trials done, those of earlier sessions included.
         total: all Trials of the plan (within ``limit``).
         trial: the Trial that has just ended, for the stage ``trial``.
+        live: how a stretch under load goes, for the stage ``live``, about once a second and from another thread.
     """
 
     stage: str
@@ -83,6 +87,7 @@ class Progress:
     done: int
     total: int
     trial: Trial | None = None
+    live: Live | None = None
 
 
 @dataclass(frozen=True)
@@ -203,9 +208,9 @@ class _Session:
         self.outputs: dict[str, Answer] = {}
         self.timeline_written_s = time.monotonic()
 
-    def tell(self, stage: str, text: str, trial: Trial | None = None) -> None:
+    def tell(self, stage: str, text: str, trial: Trial | None = None, live: Live | None = None) -> None:
         done = sum(1 for trial_id in self.done if trial_id in self.job_ids)
-        self.on_progress(Progress(stage, text, done, len(self.jobs), trial))
+        self.on_progress(Progress(stage, text, done, len(self.jobs), trial, live))
 
     def result(self) -> RunResult:
         for spec in self.plan.engines:
@@ -358,7 +363,26 @@ class _Session:
             if not trial.polluted:
                 return
 
+    def _stretch(self, engine: Engine, job: Job, attempt: int) -> Trial:
+        """A Trial under load: one stretch of it."""
+        from joulewise.under_load import stretch_trial
+
+        return stretch_trial(
+            engine,
+            self.plan,
+            self.questions,
+            job,
+            self._template(job),
+            self.meter,
+            self.part,
+            self.out.path,
+            (next(self.sequence), attempt),
+            lambda live: self.tell("live", job.cell.cell_id, live=live),
+        )
+
     def _measure(self, engine: Engine, job: Job, attempt: int) -> Trial:
+        if job.cell.load is not None:
+            return self._stretch(engine, job, attempt)
         cell, question = job.cell, job.question
         task = self.questions[cell.task.label][0]
         error = CellAsk(engine, cell.decoding).ready(self.plan.warm_up)
@@ -482,6 +506,7 @@ class _Session:
         if (
             trial is None
             or trial.status != "ok"
+            or job.cell.load is not None
             or job.trial_id in self.checks
             or isinstance(job.cell.decoding, Vanilla)
         ):

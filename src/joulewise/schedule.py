@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from joulewise.decoding import Vanilla
 from joulewise.engines import open_engine
-from joulewise.engines.engine import ComparingEngine, Engine, Request
+from joulewise.engines.engine import ComparingEngine, Engine, Message, Request
 from joulewise.engines.together import refuses_together
 from joulewise.errors import JoulewiseError, UserError
 from joulewise.plan import Cell, Plan, TaskSpec
@@ -135,6 +135,9 @@ def schedule(plan: Plan, questions: QuestionsByTask) -> list[Job]:
     for engine in plan.engines:
         cells = [c for c in plan.cells() if c.engine.label == engine.label]
         order = random.Random(f"{plan.seed}/order/{engine.label}")
+        if plan.loads:
+            jobs += _stretches(plan, cells, order)
+            continue
         if plan.order == "sequential":
             jobs += [Job(c, q, r) for c in cells for r in range(plan.repeats) for q in questions[c.task.label][1]]
             continue
@@ -148,6 +151,25 @@ def schedule(plan: Plan, questions: QuestionsByTask) -> list[Job]:
             for task, question in blocks:
                 jobs += [Job(c, question, repeat) for c in order.sample(by_task[task], len(by_task[task]))]
     return [job for spec in plan.engines for job in _by_server(plan, spec.label, jobs)]
+
+
+def _stretches(plan: Plan, cells: Sequence[Cell], order: random.Random) -> list[Job]:
+    """Each cell's load once a repeat; a block is one load of one task in all its cells, in random order."""
+
+    def job(cell: Cell, repeat: int) -> Job:
+        assert cell.load is not None
+        return Job(cell, Question(cell.load.label, "", ""), repeat)
+
+    if plan.order == "sequential":
+        return [job(cell, repeat) for cell in cells for repeat in range(plan.repeats)]
+    together: dict[str, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        together[cell.task_label].append(cell)
+    jobs = []
+    for repeat in range(plan.repeats):
+        for label in order.sample(list(together), len(together)):
+            jobs += [job(cell, repeat) for cell in order.sample(together[label], len(together[label]))]
+    return jobs
 
 
 def _by_server(plan: Plan, engine: str, jobs: Sequence[Job]) -> list[Job]:
@@ -353,7 +375,7 @@ def check_unchanged(questions: QuestionsByTask, jobs: Sequence[Job], done: Mappi
         if trial is None:
             continue
         what = None
-        if trial.question_hash != question_hash(questions[label][0], job.question):
+        if trial.question_hash != asked_hash(questions, job):
             what = "its text, prompt or answer was changed"
         elif trial.prompt_hash not in (None, first_prompt_hash(questions, job)):
             what = f"the prompt or the examples for {job.cell.reasoning.label} were changed"
@@ -364,10 +386,20 @@ def check_unchanged(questions: QuestionsByTask, jobs: Sequence[Job], done: Mappi
             )
 
 
+def asked_hash(questions: QuestionsByTask, job: Job) -> str:
+    """Of the question of a job; under load, of all that are asked."""
+    task, asked = questions[job.cell.task.label]
+    if job.cell.load is None:
+        return question_hash(task, job.question)
+    return prompt_hash([Message("user", question_hash(task, question)) for question in asked])
+
+
 def first_prompt_hash(questions: QuestionsByTask, job: Job) -> str:
-    """Of what a job asks first."""
-    asked = questions[job.cell.task.label][0].asked(job.question)
-    return prompt_hash(job.cell.reasoning.asks_first(asked, Request((), 1)))
+    """Of what a job asks first; under load, of all that is asked."""
+    task, all_asked = questions[job.cell.task.label]
+    asked = [job.question] if job.cell.load is None else all_asked
+    turns = [job.cell.reasoning.asks_first(task.asked(question), Request((), 1)) for question in asked]
+    return prompt_hash([message for turn in turns for message in turn])
 
 
 def blocks(jobs: Sequence[Job]) -> Iterator[list[Job]]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from joulewise.energy.reading import Z95
 from joulewise.engines.engine import PHASES
 from joulewise.errors import EnvironmentFault
-from joulewise.records import Check, GenerationRecord, TallyRecord, Trial
+from joulewise.records import Check, GenerationRecord, LoadRecord, SpreadRecord, TallyRecord, Trial
 
 if TYPE_CHECKING:
     import pandas
@@ -34,6 +34,19 @@ _ENERGY_FIELDS = [
     ("offset_j", pa.float64()),
     ("provenance", pa.string()),
 ]
+
+_COUNTS = ("sent", "answered", "failed", "cut_off", "left_out", "most_in_flight", "requests", "whole", "ended")
+_SPREAD = pa.struct([(name, pa.int64() if name == "count" else pa.float64()) for name in SpreadRecord.model_fields])
+_LOAD_TYPES = {name: pa.string() for name in ("label", "kind", "file")} | {
+    name: pa.int64() for name in (*_COUNTS, "prompt_tokens", "good")
+}
+LOAD = pa.struct(
+    [
+        (name, _SPREAD if field.annotation is SpreadRecord else _LOAD_TYPES.get(name, pa.float64()))
+        for name, field in LoadRecord.model_fields.items()
+    ]
+)
+"""The column ``load``: a ``LoadRecord``."""
 
 SCHEMA = pa.schema(
     [
@@ -78,6 +91,7 @@ SCHEMA = pa.schema(
         ("polluted", pa.bool_()),
         ("running", pa.int32()),
         ("probe_of", pa.string()),
+        ("load", LOAD),
         ("check_status", pa.string()),
         ("check_first_difference", pa.int64()),
         ("check_gap", pa.float64()),
@@ -103,6 +117,8 @@ generations, null where one of these does not tell.
 by round are empty where it tells totals alone.
 ``probe_of``: where a Trial was probed from the thought of another, that one's ``trial_id``; else null.
 ``running``: of a sweep's Trial: how many of its generations, all alike, ran side by side; else null.
+``load``: how a stretch under load went (``LoadRecord``); ``prompt_tokens``, ``output_tokens`` and ``generation_count``
+are then of its steady part. Null of a Trial whose requests ran one after the other.
 """
 
 
@@ -202,7 +218,7 @@ def rows_to_arrow(run: str, records: Iterable[tuple[int, Trial | Check]]) -> pa.
 
 def _row(number: int, trial: Trial, rounds: list[int]) -> tuple[Any, ...]:
     """A Trial's values, rounds apart: those go, drafted and accepted in turn, to the end of ``rounds``."""
-    generations = trial.generations
+    generations, load = trial.generations, trial.load
     for generation in generations:
         rounds.extend(chain.from_iterable(generation.rounds))
     gpu = cpu = dram = _NOT_THERE
@@ -216,13 +232,13 @@ def _row(number: int, trial: Trial, rounds: list[int]) -> tuple[Any, ...]:
     return (
         number,
         *_plain(trial),
-        sum([g.prompt_tokens for g in generations]),
-        sum([g.output_tokens for g in generations]),
+        load.prompt_tokens if load is not None else sum([g.prompt_tokens for g in generations]),
+        round(load.output_tokens) if load is not None else sum([g.output_tokens for g in generations]),
         sum([g.wasted_tokens for g in generations]),
         "+".join([g.output_hash for g in generations]) or None,
         sum([len(g.rounds) for g in generations]),
         trial.tally,
-        len(generations),
+        load.requests if load is not None else len(generations),
         _sum([None if g.first_token_s is None else g.first_token_s - g.start_s for g in generations]),
         *_phases(generations),
         *_prefills(generations),
@@ -271,6 +287,7 @@ def _batch(run: str, rows: Sequence[tuple[Any, ...]], rounds: Sequence[int]) -> 
     columns |= {"run": [run] * len(rows), **energy_columns(values[len(names) :])}
     kinds = [columns[f"{component}_provenance"] for component in COMPONENTS[:-1]]
     columns["total_prefill_j"] = prefill_total(kinds, [columns[name] for name in _PREFILLS[:-1]])
+    columns["load"] = [None if load is None else load.model_dump() for load in columns["load"]]
     tallies: Sequence[TallyRecord | None] = columns.pop("tally")
     ends = np.cumsum([0, *columns["rounds"]], dtype=np.int32)
     columns["rounds"] = with_tally(columns["rounds"], [t if t is None else (t.rounds,) for t in tallies])

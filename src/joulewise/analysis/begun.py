@@ -31,7 +31,7 @@ def not_begun(table: RunTable, run: str) -> tuple[CellKey, ...]:
         return ()  # of another version, or made up for a test
     begun = set(table.arrow.filter(pc.equal(table.arrow["run"], run))["cell_id"].unique().to_pylist())
     return tuple(
-        CellKey(run, cell.engine.label, cell.engine.model, cell.reasoning.label, cell.task.label, cell.decoding.label)
+        CellKey(run, cell.engine.label, cell.engine.model, cell.reasoning.label, cell.task_label, cell.decoding.label)
         for cell in plan.cells()
         if cell.cell_id not in begun
     )

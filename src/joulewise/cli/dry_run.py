@@ -80,6 +80,12 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
             limits = (1,)  # one forward
         turns = sum(len(task.turns(question)) for question in asked) * plan.repeats
         row["generations"], row["max_new_tokens"] = turns * len(limits), max(limits)
+        if cell.load is not None:
+            # How many requests a server answers in the time, nobody knows before.
+            row["generations"], row["stretch_s"] = plan.repeats, cell.load.duration_s
+            row["estimate_s"] = plan.repeats * cell.load.duration_s
+            set_up_s[cell.engine.label] = SET_UP_S + 2 * plan.idle_baseline_s
+            continue
         device_is_gpu = on_gpu and not (isinstance(cell.engine, ModelSpec) and cell.engine.device == "cpu")
         size = estimate.model_size(cell.engine, device_is_gpu)
         if size is not None:
@@ -112,6 +118,7 @@ def _show(plan: Plan, result: Mapping[str, Any], numbers: Mapping[str, str]) -> 
     _show_cells(plan.cells(), rows, numbers)
     for exclusion in plan.exclude:
         labels = "/".join((exclusion.engine, exclusion.decoding, exclusion.reasoning, exclusion.task))
+        labels += f"/{exclusion.load}" if plan.loads else ""
         typer.echo(f"excluded: {labels}" + (f" ({exclusion.reason})" if exclusion.reason else ""))
     for warning in result["warnings"]:
         typer.echo(f"Warning: {warning}")
@@ -120,10 +127,14 @@ def _show(plan: Plan, result: Mapping[str, Any], numbers: Mapping[str, str]) -> 
         typer.echo(f"{counted(len(rows), 'cell')}, none of which can run. Nothing was run.")
         return
     cells = counted(len(rows), "cell") + (f", {able:,} of which can run" if able < len(rows) else "")
-    generations = counted(result["generations"], "generation")
+    generations = counted(result["generations"], "Trial") + " under load"
+    if not plan.loads:
+        generations = counted(result["generations"], "generation")
     typer.echo(f"{cells}, {generations}, {_time(result['estimate_s'])} in all. Nothing was run.")
     typer.echo(
-        "The time is rough (within a factor of two or three), with every answer at its full length."
+        "The time is that of the loads, without starts of servers."
+        if plan.loads
+        else "The time is rough (within a factor of two or three), with every answer at its full length."
         if result["estimate_s"] is not None
         else "No estimate: a model is not at hand, so its size is not known before it is loaded."
     )
@@ -154,9 +165,13 @@ def _devices_lacking(plan: Plan) -> tuple[Faults, list[str]]:
 
 def _show_cells(cells: Sequence[Cell], rows: Sequence[Mapping[str, Any]], numbers: Mapping[str, str]) -> None:
     """A line a cell below its engine's name, in columns; one that cannot run with the numbers of its faults."""
-    names = [f"{cell.decoding.label}/{cell.reasoning.label}/{cell.task.label}" for cell in cells]
+    names = [f"{cell.decoding.label}/{cell.reasoning.label}/{cell.task_label}" for cell in cells]
     counts = [
-        "cannot run" if row["faults"] else f"{row['generations']:,} x {counted(row['max_new_tokens'], 'token')}"
+        "cannot run"
+        if row["faults"]
+        else f"{row['generations']:,} x {row['stretch_s']:g} s"
+        if "stretch_s" in row
+        else f"{row['generations']:,} x {counted(row['max_new_tokens'], 'token')}"
         for row in rows
     ]
     times = [" ".join(numbers[told] for told in row["faults"]) or _time(row["estimate_s"]) for row in rows]

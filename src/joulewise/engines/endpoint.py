@@ -7,8 +7,8 @@ import os
 import tempfile
 import threading
 import urllib.parse
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from importlib import metadata
 from importlib.util import find_spec
@@ -32,7 +32,7 @@ from joulewise.engines.servers import open_recipe
 from joulewise.engines.servers.counters import Asked
 from joulewise.engines.servers.served import Served, meet, shown, start
 from joulewise.engines.servers.server import Launch, ServerRecipe, gpu_environment
-from joulewise.engines.serving import Counted
+from joulewise.engines.serving import Counted, Sending
 from joulewise.errors import ContextLengthError, EnvironmentFault, JoulewiseError, ServerError, UserError
 
 if find_spec("aiohttp") is None:
@@ -57,6 +57,10 @@ IN_BLOCKS = (
 SIDE_BY_SIDE = "the servers of its decodings ran side by side, those that were not asked idle"
 ELSEWHERE = "the server runs on another machine, and no meter is there"
 ONLY_GPUS = "the server's machine tells the joules of its GPUs alone"
+NO_USAGE = (
+    "The server sent no usage, so the tokens of its answers are not known, and under load they are not counted here: "
+    "take a server that tells them (`stream_options: {include_usage: true}`)"
+)
 COUNTED_HERE = "the server sent no usage: its tokens were counted here, by a tokenizer"
 
 _LIST = Patience(first_s=30.0, idle_s=30.0)
@@ -329,10 +333,45 @@ class EndpointEngine:
         served.asked.append(Asked(output, cached, served.recipe.drafted(answer.extra)))
         return generation
 
-    def _answer(self, served: Served, request: Request) -> Answer:
-        api: Api = self._api or ("completions" if self._spec.api == "completions" else "chat")
+    @asynccontextmanager
+    async def sending(self, decoding: Decoding) -> AsyncIterator[Sending]:
+        """See ``ManyAtOnce``."""
+        served = self._servers.get(decoding.label)
+        if served is None:
+            raise ServerError(f"There is no server for {decoding.label}")
+        endpoint, api = self._endpoint(served.base), self._api_of(served)
+        patience = Patience(first_s=self._spec.timeout_s, idle_s=self._spec.timeout_s)
+        sums = [0, 0]
+
+        async def send(request: Request) -> Answer:
+            try:
+                answer = await ask(session, endpoint, body_of(request, served.recipe, api), patience)
+                if answer.usage is None:
+                    raise ServerError(NO_USAGE)
+                generation_of(request, answer, answer.usage.prompt_tokens, answer.usage.output_tokens)
+            except BaseException:
+                served.before = None  # what the server counted of this request is not known, so totals tell nothing
+                raise
+            told = served.recipe.drafted(answer.extra)
+            if told is not None:
+                sums[0] += told.drafted
+                sums[1] += told.accepted
+            served.asked.append(Asked(answer.usage.output_tokens, answer.usage.cached_tokens, told))
+            return answer
+
+        def ended() -> str | None:
+            return str(served.process.died()) if served.process is not None and not served.process.running else None
+
+        async with open_session() as session:
+            yield Sending(send, ended, lambda: (sums[0], sums[1]) if sums[0] else None)
+
+    def _api_of(self, served: Served) -> Api:
         if self._spec.api == "auto" and served.about.chat is False:
-            api = "completions"
+            return "completions"
+        return self._api or ("completions" if self._spec.api == "completions" else "chat")
+
+    def _answer(self, served: Served, request: Request) -> Answer:
+        api = self._api_of(served)
         endpoint = self._endpoint(served.base)
         patience = Patience(first_s=self._spec.timeout_s, idle_s=self._spec.timeout_s)
         body = body_of(request, served.recipe, api)

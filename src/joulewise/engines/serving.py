@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from joulewise.decoding.spec import Decoding
 from joulewise.energy.part import WHOLE, Part
-from joulewise.engines.engine import Engine, Tally
+from joulewise.engines.engine import Engine, Request, Tally
 
 if TYPE_CHECKING:
     import psutil
 
     from joulewise.energy.source import SourceSpec
+    from joulewise.engines.openai_api.answer import Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,34 @@ class Serving(Protocol):
 
     def processes(self) -> list[psutil.Process] | None:
         """Those of the servers that run on this machine; None where nobody tells which they are."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """How many requests at once are sent to a server, on one event loop.
+
+    Args:
+        send: one request; raises a ``JoulewiseError`` where there is no answer to it.
+        ended: why no answer will come any more, with the log's last lines; None while the server runs.
+        drafted: draft tokens so far, and those accepted; None where answers do not tell.
+    """
+
+    send: Callable[[Request], Awaitable[Answer]]
+    ended: Callable[[], str | None]
+    drafted: Callable[[], tuple[int, int] | None]
+
+
+@runtime_checkable
+class ManyAtOnce(Serving, Protocol):
+    """An engine whose server takes many requests at once."""
+
+    def sending(self, decoding: Decoding) -> AbstractAsyncContextManager[Sending]:
+        """After ``prepare``: what sends requests on the running event loop, counted as those of a Trial.
+
+        Raises:
+            ServerError: there is no server.
+        """
         ...
 
 

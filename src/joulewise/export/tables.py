@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -28,7 +29,8 @@ def check_suffix(target: Path) -> None:
 
 
 def write_trials(table: RunTable, target: Path) -> int:
-    """Write one row per Trial; how many. Columns as in ``joulewise.table.SCHEMA``; lists are words in CSV (``3 0 5``).
+    """Write one row per Trial; how many. Columns as in ``joulewise.table.SCHEMA``; in CSV lists are words (``3 0 5``)
+    and what a load was is JSON.
 
     Raises:
         UserError: a suffix other than those in ``SUFFIXES``.
@@ -89,7 +91,7 @@ def _write(target: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
     rows = 0
     with _whole(target) as part:
         if target.suffix == ".csv":
-            schema = pa.schema([(f.name, pa.string() if pa.types.is_list(f.type) else f.type) for f in schema])
+            schema = pa.schema([(f.name, pa.string() if pa.types.is_nested(f.type) else f.type) for f in schema])
             writer: pa.csv.CSVWriter | pq.ParquetWriter = pyarrow.csv.CSVWriter(part, schema)
         else:
             writer = pq.ParquetWriter(part, schema, compression="zstd")
@@ -101,12 +103,17 @@ def _write(target: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
 
 
 def _words(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Lists as words: CSV has none."""
-    columns = [
-        pc.binary_join(column.cast(pa.list_(pa.string())), " ") if pa.types.is_list(column.type) else column
-        for column in table.columns
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
+    """Lists as words, and structs as JSON: CSV has neither."""
+    return pa.Table.from_arrays([_in_words(column) for column in table.columns], schema=schema)
+
+
+def _in_words(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_list(column.type):
+        return pc.binary_join(column.cast(pa.list_(pa.string())), " ")
+    if pa.types.is_struct(column.type):
+        told = [None if value is None else json.dumps(value) for value in column.to_pylist()]
+        return pa.chunked_array([pa.array(told, pa.string())])
+    return column
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from joulewise.traffic.arrivals import ClosedLoop, Poisson, Replay
 
@@ -15,6 +15,22 @@ LONGEST_S = 3000.0
 
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+
+
+def _one_or_several(value: Any) -> Any:
+    return value if isinstance(value, (list, tuple)) else (value,)
+
+
+Counts = Annotated[
+    tuple[Count, ...],
+    Field(min_length=1),
+    BeforeValidator(_one_or_several, json_schema_input_type=Count | tuple[Count, ...]),
+]
+Rates = Annotated[
+    tuple[Rate, ...],
+    Field(min_length=1),
+    BeforeValidator(_one_or_several, json_schema_input_type=Rate | tuple[Rate, ...]),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +75,19 @@ class _Loads(BaseModel):
     duration_s: float = Field(60.0, gt=0.0, le=LONGEST_S)
     drain_s: float = Field(60.0, ge=0.0, le=600.0)
 
-    @field_validator("concurrency", "rate", "speed", mode="before", check_fields=False)
-    @classmethod
-    def _one_or_several(cls, value: Any) -> Any:
-        return value if isinstance(value, (list, tuple)) else (value,)
-
 
 class ClosedLoads(_Loads):
     """So many requests in flight: each one that ends makes room for the next.
 
     Args:
-        concurrency: how many; of a list each is a load of its own.
+        concurrency: how many: one number, or a list, of which each is a load of its own.
         to_concurrency: how many at the end, with an even change in between: a ramp. Left out: as many as at first.
         duration_s: for so many seconds requests become due.
         drain_s: so many seconds after that answers are waited for.
     """
 
     kind: Literal["closed"] = "closed"
-    concurrency: tuple[Count, ...] = Field(min_length=1)
+    concurrency: Counts
     to_concurrency: int | None = Field(None, ge=1)
 
     def each(self) -> tuple[Stretch, ...]:
@@ -94,14 +105,14 @@ class PoissonLoads(_Loads):
     """Requests that know nothing of one another, at a mean rate, however slow the server is.
 
     Args:
-        rate: requests per second; of a list each is a load of its own.
+        rate: requests per second: one number, or a list, of which each is a load of its own.
         to_rate: at the end, with an even change in between: a ramp. Left out: as at first.
         duration_s: for so many seconds requests become due.
         drain_s: so many seconds after that answers are waited for.
     """
 
     kind: Literal["poisson"] = "poisson"
-    rate: tuple[Rate, ...] = Field(min_length=1)
+    rate: Rates
     to_rate: Rate | None = None
 
     def each(self) -> tuple[Stretch, ...]:
@@ -118,7 +129,7 @@ class ReplayLoads(_Loads):
 
     Args:
         trace: a CSV file with the columns TIMESTAMP, ContextTokens and GeneratedTokens, relative to the plan.
-        speed: 2 sends them twice as fast; of a list each is a load of its own.
+        speed: 2 sends them twice as fast: one number, or a list, of which each is a load of its own.
         skip_s: leaves out so much of the trace's beginning, in seconds of the trace.
         most_prompt_tokens, most_output_tokens: longer ones are cut to this; left out, they are not.
         duration_s: for so many seconds requests become due.
@@ -127,7 +138,7 @@ class ReplayLoads(_Loads):
 
     kind: Literal["replay"] = "replay"
     trace: Path
-    speed: tuple[Rate, ...] = Field((1.0,), min_length=1)
+    speed: Rates = (1.0,)
     skip_s: float = Field(0.0, ge=0.0, allow_inf_nan=False)
     most_prompt_tokens: int | None = Field(None, ge=1)
     most_output_tokens: int | None = Field(None, ge=1)
