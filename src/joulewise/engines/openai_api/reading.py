@@ -50,8 +50,8 @@ class StreamReader(asyncio.BufferedProtocol):
         """
         self._take(start, time.monotonic())
         if connection is not None and connection.transport is not None and connection.protocol is not None:
-            self._parser = connection.protocol
-            connection.transport.set_protocol(self)
+            self._parser, self._transport = connection.protocol, connection.transport
+            self._transport.set_protocol(self)
         self._look(time.monotonic())
         return await self._ended
 
@@ -70,6 +70,9 @@ class StreamReader(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._parser.connection_lost(exc)
         self._look(time.monotonic())
+        # asyncio's transports hold a method of their own: a kilobyte each that only the collector of garbage would
+        # find, whose passes stop all streams. Nothing is read any more.
+        getattr(self._transport, "__dict__", {}).pop("_read_ready_cb", None)
 
     def pause_writing(self) -> None:
         self._parser.pause_writing()
