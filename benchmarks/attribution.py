@@ -124,7 +124,7 @@ def judged(settings: Settings, taken: Sequence[Taken], curve: Curve, idle: Power
 
 def within(intervals: Sequence[tuple[float, float]]) -> bool | None:
     """Whether all misses are within the aim; None where the windows scatter too much to tell."""
-    if all(-AIM <= low and high <= AIM for low, high in intervals):
+    if all(low >= -AIM and high <= AIM for low, high in intervals):
         return True
     return False if any(low > AIM or high < -AIM for low, high in intervals) else None
 
