@@ -456,13 +456,44 @@ def server_ways(_: str) -> str:
     return "\n".join(rows)
 
 
+def load_generator(file: str) -> str:
+    """What `benchmarks/load_generator.py` recorded."""
+    got = _json(file)
+    runs, limits = got["runs"], got["limits"]
+
+    def percentiles(name: str) -> list[str]:
+        found = (one[name] for one in runs)
+        return ["too few" if p is None else f"{p['50']:.2f}, {p['99']:.2f} ms" for p in found]
+
+    rows = {
+        "streams": [f"{one['streams']:,.0f}" for one in runs],
+        "chunks a second": [f"{one['pieces_per_s']:,.0f}" for one in runs],
+        "the generator's CPU": [f"{one['cpu']:.0%}" for one in runs],
+        "memory after the warm-up, at the end": [f"{m[0]:.0f}, {m[-1]:.0f} MB" for m in (o["memory_mb"] for o in runs)],
+        "others' use of the CPUs": [f"{one['other_cores']:.2f} cores" for one in runs],
+        "sent late: median, 99th percentile": percentiles("late_ms"),
+        "read late: median, 99th percentile": percentiles("stamp_ms"),
+        "undisturbed": [f"{one['undisturbed_s']:.1f} s" for one in runs],
+        "sent late while undisturbed": percentiles("undisturbed_late_ms"),
+        "read late while undisturbed": percentiles("undisturbed_stamp_ms"),
+    }
+    names = (f"run {n + 1}{' (judged)' if n == got['judged'] else ''}" for n in range(len(runs)))
+    lines = [f"| | {' | '.join(names)} |", "| --- |" + " ---: |" * len(runs)]
+    lines += [f"| {name} | {' | '.join(values)} |" for name, values in rows.items()]
+    aims = (
+        f"at least {limits['streams']:,} streams and {limits['pieces_per_s']:,} chunks a second, sent less than "
+        f"{limits['late_ms_99']:g} ms late at the 99th percentile, memory up by {limits['memory_growth']:.0%} at most"
+    )
+    return "\n".join([*lines, "", f"Aims: {aims}: **{'met' if got['met'] else 'missed'}** in the run judged."])
+
+
 BLOCKS: dict[str, Callable[[str], str]] = {
     f.__name__: f
     for f in (
         *(savings, answers, explained, phase_joules, claims, sandbox, report),
         *(meter_accuracy, meter_replayed, meter_starved, rest, card_windows, card_rivals, cross_check),
         *(gate, gate_same_outputs, aa, covered, break_even_covered, trained, accepted, decoding, steps),
-        *(curve, load_forms, load_trust, server_ways),
+        *(curve, load_forms, load_trust, server_ways, load_generator),
     )
 }
 
