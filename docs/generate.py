@@ -487,13 +487,42 @@ def load_generator(file: str) -> str:
     return "\n".join([*lines, "", f"Aims: {aims}: **{'met' if got['met'] else 'missed'}** in the run judged."])
 
 
+def attributed(file: str) -> str:
+    """What `benchmarks/attribution.py` recorded."""
+    got = _json(file)
+    models = list(next(iter(got["kinds"].values()))["models"])
+    truth = any("true_j" in row for row in got["kinds"].values())
+    heads = ["request", *(["caused"] if truth else []), "regression", *models, "one more (no share)"]
+    lines = [f"| {' | '.join(heads)} |", "| --- |" + " ---: |" * (len(heads) - 1)]
+    for kind, row in got["kinds"].items():
+        prompt, output = got["settings"][kind.replace(" ", "_")]
+        low, high = row["interval_j"]
+        cells = [f"{kind}: {prompt:,} + {output:,} tokens", *([f"{row['true_j']:.1f} J"] if truth else [])]
+        cells.append(f"{row['energy_j']:.1f} J ({low:.1f} to {high:.1f})")
+        for name in models:
+            model = row["models"][name]
+            low, high = model["interval"]
+            cells.append(f"{model['mean_j']:.1f} J: {model['miss']:+.1%} ({low:+.1%} to {high:+.1%})")
+        cells.append(f"{row['one_more_j']:.1f} J")
+        lines.append(f"| {' | '.join(cells)} |")
+    off = ", ".join(f"{mix['off']:+.1%} at {mix['percent']} %" for mix in got["mixes"])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"{got['settings']['concurrency']} at a time, {sum(m['requests'] for m in got['mixes']):,.0f} requests in "
+            f"{sum(m['windows'] for m in got['mixes'])} windows; the regression is off by mix of long prompts: {off}.",
+        ]
+    )
+
+
 BLOCKS: dict[str, Callable[[str], str]] = {
     f.__name__: f
     for f in (
         *(savings, answers, explained, phase_joules, claims, sandbox, report),
         *(meter_accuracy, meter_replayed, meter_starved, rest, card_windows, card_rivals, cross_check),
         *(gate, gate_same_outputs, aa, covered, break_even_covered, trained, accepted, decoding, steps),
-        *(curve, load_forms, load_trust, server_ways, load_generator),
+        *(curve, load_forms, load_trust, attributed, server_ways, load_generator),
     )
 }
 
