@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from joulewise.analysis.load_saving import UnderLoad
 from joulewise.analysis.operating import NoCurve, OperatingCurve
 from joulewise.analysis.platforms import TwoWay
 from joulewise.analysis.tradeoffs import Tradeoff
@@ -19,6 +20,7 @@ from joulewise.report import chart
 from joulewise.report import claims as claim_words
 from joulewise.report import operating as curve_words
 from joulewise.report import platforms as platform_words
+from joulewise.report import under_load as load_words
 from joulewise.report.bars import Bar, Histogram, energy_bars, histograms
 from joulewise.report.break_even_chart import break_even_chart
 from joulewise.report.curve_charts import curve_charts
@@ -126,6 +128,8 @@ class _RunView:
     tradeoff_notes: list[str]
     tradeoff_grids: tuple[Grid, ...]
     platforms: list[TwoWay]
+    loads: list[UnderLoad]
+    load_panels: list[_Panel]
     curves: list[_CurveView]
     no_curves: list[str]
     swept: bool
@@ -187,6 +191,7 @@ def render(summary: Summary, trials: Sequence[TrialBlock] = ()) -> str:
         curve_how_to_read=curve_words.HOW_TO_READ,
         claims=claim_words,
         platforms=platform_words,
+        loads=load_words,
         script=markupsafe.Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
@@ -199,6 +204,7 @@ def _run_view(run: RunFacts, summary: Summary, trials: Sequence[TrialBlock], num
     curves = [one for one in summary.curves if isinstance(one, OperatingCurve) and one.run == run.name]
     none = [one for one in summary.curves if isinstance(one, NoCurve) and one.run == run.name]
     claims = [claim for claim in summary.claims if claim.run == run.name]
+    loads = [one for one in summary.under_load if one.run == run.name]
     return _RunView(
         run,
         run_lines(run),
@@ -210,6 +216,8 @@ def _run_view(run: RunFacts, summary: Summary, trials: Sequence[TrialBlock], num
         tradeoff_notes(several),
         tradeoff_grids(several),
         [one for one in summary.platforms if one.run == run.name],
+        loads,
+        _load_panels(loads, numbers),
         [_curve_view(one, numbers) for one in curves],
         [curve_words.why_none(one) for one in none],
         bool(none) or any(one.curve.held_out.by == "point" for one in curves),
@@ -217,6 +225,17 @@ def _run_view(run: RunFacts, summary: Summary, trials: Sequence[TrialBlock], num
         claim_words.claim_words(claims, claims_caveat(run, summary)),
         claim_words.not_touched(claims),
     )
+
+
+def _load_panels(loads: Sequence[UnderLoad], numbers: Iterator[int]) -> list[_Panel]:
+    """Saving against load, a panel a task and kind of load."""
+    panels = []
+    for one in loads:
+        for kind in dict.fromkeys(cost.kind for cost in one.costs if cost.level is not None):
+            svg = load_words.saving_chart(one, kind, f"chart{next(numbers)}")
+            if svg is not None:
+                panels.append(_Panel(load_words.name(one), svg))
+    return panels
 
 
 def _tradeoff_view(found: Tradeoff, numbers: Iterator[int]) -> _TradeoffView:

@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from joulewise.analysis.claims import Claim
+from joulewise.analysis.load_saving import UnderLoad
 from joulewise.analysis.operating import NoCurve, OperatingCurve
 from joulewise.analysis.platforms import TwoWay
 from joulewise.analysis.tradeoffs import Tradeoff
 from joulewise.report import claims as claim_words
 from joulewise.report import operating as curve_words
 from joulewise.report import platforms as platform_words
+from joulewise.report import under_load as load_words
 from joulewise.report.explain import explain_grids, sentences
 from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
@@ -84,6 +86,7 @@ def _lines(summary: Summary) -> Iterator[str]:
                     yield from ("", MODELLED)
         yield from _tradeoff_lines([tradeoff for tradeoff in summary.tradeoffs if tradeoff.run == run.name])
         yield from _platform_lines([one for one in summary.platforms if one.run == run.name])
+        yield from _load_lines([one for one in summary.under_load if one.run == run.name])
         yield from _curve_lines([one for one in summary.curves if one.run == run.name])
         yield from _claim_lines(
             [claim for claim in summary.claims if claim.run == run.name], claims_caveat(run, summary)
@@ -122,6 +125,21 @@ def _platform_lines(found: Sequence[TwoWay]) -> Iterator[str]:
         yield from _table(grid)
     if has_modelled(tables):
         yield from ("", MODELLED)
+
+
+def _load_lines(found: Sequence[UnderLoad]) -> Iterator[str]:
+    if not found:
+        return
+    yield from ("", f"### {load_words.TITLE}")
+    for one in found:
+        yield from ("", f"**{_escaped(load_words.name(one))}**", "")
+        yield from (f"- {_escaped(line)}" for line in load_words.findings(one))
+    tables = load_words.load_grids(found)
+    for grid in tables:
+        yield from _table(grid)
+    if has_modelled(tables):
+        yield from ("", MODELLED)
+    yield from ("", f"> {_escaped(load_words.HOW_TO_READ)}")
 
 
 def _curve_lines(found: Sequence[OperatingCurve | NoCurve]) -> Iterator[str]:

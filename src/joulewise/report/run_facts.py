@@ -166,7 +166,8 @@ def run_facts(name: str, table: RunTable) -> RunFacts:
     machine, git = _mapping(environment.get("machine")), _mapping(environment.get("git"))
     gpus, others = metered_gpus({**environment, "machine": machine})
     engines = tuple(_engine(engine) for engine in _mappings(environment.get("engines")))
-    asked = rows.group_by("task").aggregate([("question_id", "count_distinct")]).to_pylist()
+    alone = rows.filter(rows["load"].is_null())  # under load questions come again and again
+    asked = alone.group_by("task").aggregate([("question_id", "count_distinct")]).to_pylist()
     commit, planned = _text(git.get("commit")), environment.get("planned_trials")
     lacking = {
         str(one["engine"]): str(one.get("error"))

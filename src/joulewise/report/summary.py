@@ -12,6 +12,7 @@ from joulewise.analysis.carbon import CellCarbon, carbon, intensities
 from joulewise.analysis.cells import Cell, CellKey, natural_order, split
 from joulewise.analysis.claims import Claim, claims
 from joulewise.analysis.explain import Best, Explanation, best, explanations
+from joulewise.analysis.load_saving import UnderLoad, under_load
 from joulewise.analysis.lossless import Lossless, lossless
 from joulewise.analysis.operating import NoCurve, OperatingCurve, operating_curves
 from joulewise.analysis.pass_at_k import KS, PassAtK, passes
@@ -55,6 +56,7 @@ class Summary:
         tradeoffs: accuracy against joules, one entry for each task of a run with several models or reasonings.
         curves: joules over tokens and load, one entry for each engine of a run whose measured joules carry a curve.
         platforms: what platform and quantisation do, one entry for each task of a run that has several of either.
+        under_load: servers under load, one entry for each task, engine and reasoning that was loaded.
         claims: what each run says of the papers' claims, one entry for each.
         warnings: what was noticed while reading.
     """
@@ -80,13 +82,17 @@ class Summary:
     tradeoffs: tuple[Tradeoff, ...]
     curves: tuple[OperatingCurve | NoCurve, ...]
     platforms: tuple[TwoWay, ...]
+    under_load: tuple[UnderLoad, ...]
     claims: tuple[Claim, ...]
     warnings: tuple[str, ...]
 
 
 def cells_of(table: RunTable, *, without_polluted: bool = False) -> tuple[Cell, ...]:
-    """The cells that a report is about, by run as they were read; ``without_polluted`` leaves out polluted Trials."""
-    arrow = table.arrow
+    """The cells that a report is about, by run as they were read; ``without_polluted`` leaves out polluted Trials.
+
+    Stretches under load are none: they ask no question by itself (``under_load``).
+    """
+    arrow = table.arrow.filter(table.arrow["load"].is_null())
     if without_polluted:
         arrow = leave_out_polluted(arrow)
     places = {run: place for place, run in enumerate(_run_names(table))}
@@ -151,6 +157,7 @@ def summarise(
         tradeoffs(cells, components, wishes),
         curves,
         two_way_tables(table, cells, components, found),
+        under_load(table, without_polluted=without_polluted),
         claims(table, cells, components, saved, found, shares, curves),
         tuple(table.warnings),
     )

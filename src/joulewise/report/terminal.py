@@ -14,6 +14,7 @@ from rich.text import Text
 from joulewise.report import claims as claim_words
 from joulewise.report import operating as curve_words
 from joulewise.report import platforms as platform_words
+from joulewise.report import under_load as load_words
 from joulewise.report.explain import explain_grids, sentences
 from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
@@ -76,6 +77,7 @@ def print_summary(summary: Summary, file: IO[str] | None = None) -> None:
                     _print_grid(console, grid)
         _print_tradeoffs(console, run, summary)
         _print_platforms(console, run, summary)
+        _print_loads(console, run, summary)
         _print_curves(console, run, summary)
         _print_claims(console, run, summary)
     console.print()
@@ -103,6 +105,7 @@ def print_brief(summary: Summary, file: IO[str] | None = None) -> None:
                 _print_grid(console, grid)
         for grid in () if saving else tradeoff_grids(ways)[:1]:
             _print_grid(console, grid)
+        _print_loads(console, run, summary)
         claims = claim_words.claim_words([claim for claim in summary.claims if claim.run == run.name])
         if claims:
             console.print()
@@ -206,6 +209,21 @@ def _print_platforms(console: Console, run: RunFacts, summary: Summary) -> None:
             console.print(Padding(Text(f"- {line}"), (0, 0, 0, 1)))
     for grid in platform_words.platform_grids(found):
         _print_grid(console, grid)
+
+
+def _print_loads(console: Console, run: RunFacts, summary: Summary) -> None:
+    found = [one for one in summary.under_load if one.run == run.name]
+    if not found:
+        return
+    console.print()
+    console.print(Text(load_words.TITLE, style="bold"))
+    for one in found:
+        console.print(Padding(Text(load_words.name(one), style="italic"), (0, 0, 0, 1)))
+        for line in load_words.findings(one):
+            console.print(Padding(Text(f"- {line}"), (0, 0, 0, 1)))
+    for grid in load_words.load_grids(found):
+        _print_grid(console, grid)
+    _note(console, load_words.HOW_TO_READ)
 
 
 def _print_curves(console: Console, run: RunFacts, summary: Summary) -> None:
