@@ -43,15 +43,27 @@ PACKAGES = (
 """Packages whose version can change a result."""
 
 
-def describe(meter: Meter, engines: Mapping[str, EngineInfo]) -> dict[str, Any]:
-    """The environment as plain data for ``environment.json``; ``engines`` by label."""
+def describe(
+    meter: Meter, engines: Mapping[str, EngineInfo], limits_w: Mapping[str, float] = MappingProxyType({})
+) -> dict[str, Any]:
+    """The environment as plain data for ``environment.json``.
+
+    Args:
+        meter: what meters.
+        engines: by label.
+        limits_w: the power limits, by UUID, of GPUs that are held at others just now.
+    """
+    there = machine()
+    there["gpus"] = [
+        gpu | ({"power_limit_w": limits_w[gpu["uuid"]]} if gpu.get("uuid") in limits_w else {}) for gpu in there["gpus"]
+    ]
     return {
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: version for name in PACKAGES if (version := package_version(name))},
         "git": git_state(Path(__file__).parent),
-        "machine": machine(),
+        "machine": there,
         "sources": [asdict(spec) for spec in meter.specs],
         "absent": [asdict(absent) for absent in meter.absent],
         "engines": [{"label": label, **asdict(info)} for label, info in engines.items()],
@@ -64,6 +76,7 @@ def record_environment(
     infos: Mapping[str, EngineInfo],
     planned_trials: int | None,
     missing: Mapping[str, str] = MappingProxyType({}),
+    limits_w: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
     """Write ``environment.json``, or add to it.
 
@@ -73,11 +86,12 @@ def record_environment(
         infos: engines by label.
         planned_trials: how many the plan asks for.
         missing: engines that could not be loaded, by label, and why.
+        limits_w: as for ``describe``.
 
     Raises:
         UserError: the run was started on another set-up.
     """
-    now = json.loads(json.dumps(describe(meter, infos)))  # as it is read back: lists for tuples
+    now = json.loads(json.dumps(describe(meter, infos, limits_w)))  # as it is read back: lists for tuples
     file = out.path / "environment.json"
     if file.exists():
         before = read_json(file)

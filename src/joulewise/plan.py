@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from joulewise.decoding import DECODINGS, Decoding
 from joulewise.docstring import parse_docstring
+from joulewise.engines.endpoint_spec import Hertz, Watts
 from joulewise.engines.engine import Request, Sampling
 from joulewise.engines.spec import EngineSpec, ModelSpec
 from joulewise.errors import UserError
@@ -246,6 +247,9 @@ class Plan(PlanPart):
     Args:
         name: the run folder's name begins with it.
         description: one sentence for the report.
+        power_limit_w: hold this machine's GPUs at each of these power limits in turn, and put them back afterwards:
+            every engine that names none itself becomes one for each. It needs the right to (root, as a rule).
+        locked_sm_clock_hz: likewise each of these locked SM clocks.
         engines: who generates; each names a model.
         decodings: how tokens are produced; ``vanilla`` is the baseline of every saving.
         reasonings: how an answer is thought out.
@@ -269,6 +273,8 @@ class Plan(PlanPart):
 
     name: str = Field(pattern=NAME)
     description: str | None = None
+    power_limit_w: tuple[Watts, ...] = ()
+    locked_sm_clock_hz: tuple[Hertz, ...] = ()
     engines: tuple[EngineSpec, ...] = Field(min_length=1)
     decodings: tuple[AnyDecoding, ...] = Field(min_length=1)
     reasonings: tuple[AnyReasoning, ...] = Field((Direct(),), min_length=1)
@@ -314,6 +320,27 @@ class Plan(PlanPart):
         }
         _distinct("tasks", [(i, spec.label) for i, members in tasks.items() for spec in members], "give each a 'label'")
         return tuple(spec for members in tasks.values() for spec in members)
+
+    @field_validator("engines")
+    @classmethod
+    def _held(cls, engines: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
+        """Each engine once for every setting of the GPUs. A plan that was read back is spread out already."""
+        for name in ("power_limit_w", "locked_sm_clock_hz"):
+            values = info.data.get(name)
+            if not values:
+                continue
+            own = [engine for engine in engines if getattr(engine, name) is not None]
+            others = [engine for engine in engines if getattr(engine, name) is None]
+            engines = (*own, *(engine.model_copy(update={name: value}) for value in values for engine in others))
+        for i, engine in enumerate(engines):
+            held = engine.power_limit_w is not None or engine.locked_sm_clock_hz is not None
+            if held and engine.kind == "endpoint" and engine.server is None and engine.meter != "here":
+                raise FaultAt(
+                    (i,),
+                    "the GPUs of a server at a 'url' may be another machine's, and are not set: start it with "
+                    "'server', say 'meter: here', or leave out power limits and clocks",
+                )
+        return engines
 
     @field_validator("engines", "decodings", "reasonings")
     @classmethod

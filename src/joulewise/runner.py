@@ -7,6 +7,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING, Literal
 
 from joulewise.asking import CellAsk
 from joulewise.decoding import Vanilla
+from joulewise.energy.card_setting import CardSetting, cards_of, held
 from joulewise.energy.meter import Meter
 from joulewise.energy.part import WHOLE
 from joulewise.energy.reading import Energy
 from joulewise.engines import serving
 from joulewise.engines.engine import OF_TEXT, Engine, EngineInfo, Generation, LosslessCheck, Request
+from joulewise.engines.spec import EngineSpec
 from joulewise.environment import not_loaded, record_environment, utc_now
 from joulewise.errors import ChoiceError, ContextLengthError, JoulewiseError, ServerError, UserError
 from joulewise.idle import measure_idle
@@ -167,11 +170,7 @@ def run(
                 if spec.label in absent:
                     session.leave_out(spec.label, absent[spec.label])
                     continue
-                engine = engines[spec.label]
-                try:
-                    session.run_engine(spec.label, engine, stop)
-                finally:
-                    engine.close()
+                session.run_held(spec, engines[spec.label], stop)
         finally:
             out.append_timeline(meter.drain_timeline())
         session.none_loaded()
@@ -204,6 +203,8 @@ class _Session:
         self.faults: dict[str, JoulewiseError] = {}
         self.not_loaded = not_loaded(out)
         self.part = WHOLE
+        self.setting = CardSetting()
+        self.limits_w: Mapping[str, float] = {}
         # Token ids of the block in work; the ledger keeps their hashes only.
         self.outputs: dict[str, Answer] = {}
         self.timeline_written_s = time.monotonic()
@@ -252,6 +253,20 @@ class _Session:
         found = precision_of(trials)
         half = found.relative_half_width
         return half is None or (found.repeats > 1 and half <= self.plan.target.relative_half_width)
+
+    def run_held(self, spec: EngineSpec, engine: Engine, stop: threading.Event) -> None:
+        """As ``run_engine``, the GPUs held at what the plan asks for, and put back afterwards."""
+        self.setting = CardSetting(spec.power_limit_w, spec.locked_sm_clock_hz)
+        with ExitStack() as stack:
+            stack.callback(engine.close)
+            try:
+                cards = cards_of(getattr(spec, "gpus", None), self.meter.specs) if self.setting else []
+                limits_w = stack.enter_context(held(self.setting, cards, partial(self.tell, "notice")))
+            except JoulewiseError as error:
+                self.leave_out(spec.label, error)
+                return
+            self.limits_w = limits_w
+            self.run_engine(spec.label, engine, stop)
 
     def run_engine(self, label: str, engine: Engine, stop: threading.Event) -> None:
         """Do every open Trial of one engine, or as many as come before ``stop``."""
@@ -326,8 +341,10 @@ class _Session:
                 )
 
     def _record_environment(self, label: str, info: EngineInfo) -> None:
+        if self.setting:
+            info = replace(info, notes=(*info.notes, f"GPUs held: {self.setting}"))
         self.infos[label] = info
-        record_environment(self.out, self.meter, self.infos, len(self.jobs), self.not_loaded)
+        record_environment(self.out, self.meter, self.infos, len(self.jobs), self.not_loaded, self.limits_w)
 
     def _warm_up(self, label: str, engine: Engine, stop: threading.Event) -> None:
         if isinstance(engine, serving.Serving):

@@ -17,6 +17,7 @@ from joulewise.analysis.cells import VANILLA, Cell, CellKey, Components
 from joulewise.analysis.intervals import Floats, Quantity, unknown_quantity
 from joulewise.analysis.log_figures import LogFigures, log_figures
 from joulewise.analysis.per_token import CellCost
+from joulewise.energy.card_setting import CardSetting
 from joulewise.energy.reading import ComponentName
 from joulewise.plan import Plan, excluded_by
 from joulewise.table import RunTable
@@ -380,10 +381,11 @@ def _places(environment: Mapping[str, Any], plan: Plan | None) -> dict[str, Plac
         spec, info = specs.get(label), told.get(label)
         model = "" if spec is None else spec.base_model or spec.model
         model = model or str((info or {}).get("model") or "")
+        setting = "" if spec is None else str(CardSetting(spec.power_limit_w, spec.locked_sm_clock_hz))
         if info is not None:
-            places[label] = Place(*_as_told(info), model)
+            places[label] = Place(*_as_told(info), model, setting)
         elif spec is not None:
-            places[label] = Place(*_as_planned(spec), model)
+            places[label] = Place(*_as_planned(spec), model, setting)
     dtypes = {p.quantisation for label, p in places.items() if label in told and p.quantisation in _DTYPES}
     if len(dtypes) == 1:  # an engine that was not loaded, with `dtype: auto`, would have had the others'
         sole = dtypes.pop()

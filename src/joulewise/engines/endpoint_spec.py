@@ -17,6 +17,17 @@ _KEYS = ("api-key", "hf-token", "hub-token", "secret", "password")
 """How the names of what must not be written into a plan end."""
 
 
+Watts = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+Hertz = Annotated[float, Field(ge=1e6, allow_inf_nan=False)]
+"""NVML takes whole megahertz."""
+
+
+def setting_label(power_limit_w: float | None, locked_sm_clock_hz: float | None) -> str:
+    """What a GPU's setting adds to an engine's label, such as ``+300W+1.41GHz``; nothing where there is none."""
+    power = "" if power_limit_w is None else f"+{power_limit_w:g}W"
+    return power + ("" if locked_sm_clock_hz is None else f"+{locked_sm_clock_hz / 1e9:g}GHz")
+
+
 class ServerSpec(BaseModel):
     """A server that Joulewise starts, and stops again.
 
@@ -76,6 +87,8 @@ class EndpointSpec(BaseModel):
         quantisation: what the weights are in, where the server does not tell (vLLM), as the report is to call it:
             ``bfloat16``, ``fp8``, ``gptq, 4 bits``. It is marked as given.
         base_model: as for ``transformers``: the name by which the plan's other engines know this model.
+        power_limit_w: as for ``transformers``; of the ``gpus``, or all of this machine's. For servers on this machine.
+        locked_sm_clock_hz: likewise.
         timeout_s: so long one answer may take.
         name: label in tables; None takes the model's name and the server's kind.
     """
@@ -95,6 +108,8 @@ class EndpointSpec(BaseModel):
     gpus: tuple[int | str, ...] | None = None
     quantisation: Name | None = None
     base_model: Name | None = None
+    power_limit_w: Watts | None = None
+    locked_sm_clock_hz: Hertz | None = None
     timeout_s: float = Field(600.0, gt=0.0)
     name: str | None = None
 
@@ -142,8 +157,9 @@ class EndpointSpec(BaseModel):
     @property
     def label(self) -> str:
         """Short name within a grid: the given one, or the last part of the model's name and where it is served."""
+        held = setting_label(self.power_limit_w, self.locked_sm_clock_hz)
         if self.name:
-            return self.name
+            return f"{self.name}{held}"
         first = next(iter(self.addresses.values()), "")
         where = self.server.kind if self.server else urllib.parse.urlsplit(first).netloc.replace(":", "-")
-        return f"{self.model.rstrip('/').rsplit('/', 1)[-1]}@{where}"
+        return f"{self.model.rstrip('/').rsplit('/', 1)[-1]}@{where}{held}"

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from joulewise.decoding.spec import FIRST_LAYERS, DraftName, HeadName, Name
 from joulewise.decoding.spec import RANDOM_HEAD as RANDOM_HEAD
-from joulewise.engines.endpoint_spec import EndpointSpec
+from joulewise.engines.endpoint_spec import EndpointSpec, Hertz, Watts, setting_label
 from joulewise.engines.shipped import PREFIX
 
 Quantisation = Literal["none", "nf4", "int8", "gptq"]
@@ -39,6 +39,8 @@ class ModelSpec(BaseModel):
     name: str | None = None
     revision: str | None = None
     base_model: Name | None = None
+    power_limit_w: Watts | None = None
+    locked_sm_clock_hz: Hertz | None = None
 
     @property
     def one_at_a_time(self) -> bool:
@@ -50,11 +52,12 @@ class ModelSpec(BaseModel):
         """Short name within a grid: the given one, or the last part of the model's name, the quantisations (such as
         ``-nf4`` and ``+int8-draft``) and the engine's kind.
         """
+        held = setting_label(self.power_limit_w, self.locked_sm_clock_hz)
         if self.name:
-            return self.name
+            return f"{self.name}{held}"
         target = "" if self.quantisation == "none" else f"-{self.quantisation}"
         draft = "" if self.draft_quantisation == "none" else f"+{self.draft_quantisation}-draft"
-        return f"{self.model.rstrip('/').rsplit('/', 1)[-1]}{target}{draft}@{self.kind}"
+        return f"{self.model.rstrip('/').rsplit('/', 1)[-1]}{target}{draft}@{self.kind}{held}"
 
 
 class TransformersSpec(ModelSpec):
@@ -76,6 +79,9 @@ class TransformersSpec(ModelSpec):
         revision: the target's revision on the hub.
         base_model: where ``model`` is a quantised form of another model (a GPTQ checkpoint, say), the name of that, so
             that the report holds engines of one model against each other.
+        power_limit_w: hold this machine's GPUs at this power limit while the engine runs, and put it back afterwards.
+            It needs the right to (root, as a rule). The label tells it.
+        locked_sm_clock_hz: likewise lock the GPUs' SM clock; afterwards clocks are unlocked.
     """
 
     kind: Literal["transformers"] = "transformers"
@@ -98,6 +104,8 @@ class NativeSpec(ModelSpec):
         name: label in tables; None takes the model's name and the quantisations.
         revision: the target's revision on the hub.
         base_model: as for ``transformers``.
+        power_limit_w: as for ``transformers``.
+        locked_sm_clock_hz: as for ``transformers``.
     """
 
     kind: Literal["native"] = "native"

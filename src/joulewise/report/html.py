@@ -23,6 +23,7 @@ from joulewise.report import platforms as platform_words
 from joulewise.report import under_load as load_words
 from joulewise.report.bars import Bar, Histogram, energy_bars, histograms
 from joulewise.report.break_even_chart import break_even_chart
+from joulewise.report.card_settings import setting_grids
 from joulewise.report.curve_charts import curve_charts
 from joulewise.report.explain import explain_grids, sentences
 from joulewise.report.grid import Grid
@@ -128,6 +129,7 @@ class _RunView:
     tradeoff_notes: list[str]
     tradeoff_grids: tuple[Grid, ...]
     platforms: list[TwoWay]
+    setting_grids: tuple[Grid, ...]
     loads: list[UnderLoad]
     load_panels: list[_Panel]
     curves: list[_CurveView]
@@ -216,6 +218,7 @@ def _run_view(run: RunFacts, summary: Summary, trials: Sequence[TrialBlock], num
         tradeoff_notes(several),
         tradeoff_grids(several),
         [one for one in summary.platforms if one.run == run.name],
+        setting_grids([one for one in summary.settings if one.run == run.name]),
         loads,
         _load_panels(loads, numbers),
         [_curve_view(one, numbers) for one in curves],

@@ -11,6 +11,7 @@ from joulewise.analysis.operating import OperatingCurve
 from joulewise.report import claims as claim_words
 from joulewise.report import operating as curve_words
 from joulewise.report import platforms as platform_words
+from joulewise.report.card_settings import setting_grids
 from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
 from joulewise.report.markdown import MODELLED, has_modelled, words
@@ -107,7 +108,8 @@ def _lines(summary: Summary) -> Iterator[str]:
         for one in platforms:
             for line in platform_words.findings(one):
                 yield from _comment(f"{platform_words.name(one, platforms)}: {line}")
-        for grid in platform_words.platform_grids(platforms):
+        settings = setting_grids([one for one in summary.settings if one.run == run.name])
+        for grid in (*platform_words.platform_grids(platforms), *settings):
             yield from _table(grid, f"run {run.name}", str(number), list(grid.notes))
         curves = [one for one in summary.curves if one.run == run.name]
         for curve in curves:

@@ -14,6 +14,7 @@ from joulewise.report import claims as claim_words
 from joulewise.report import operating as curve_words
 from joulewise.report import platforms as platform_words
 from joulewise.report import under_load as load_words
+from joulewise.report.card_settings import setting_grids
 from joulewise.report.explain import explain_grids, sentences
 from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
@@ -87,6 +88,8 @@ def _lines(summary: Summary) -> Iterator[str]:
         yield from _tradeoff_lines([tradeoff for tradeoff in summary.tradeoffs if tradeoff.run == run.name])
         yield from _platform_lines([one for one in summary.platforms if one.run == run.name])
         yield from _load_lines([one for one in summary.under_load if one.run == run.name])
+        for grid in setting_grids([one for one in summary.settings if one.run == run.name]):
+            yield from _table(grid)
         yield from _curve_lines([one for one in summary.curves if one.run == run.name])
         yield from _claim_lines(
             [claim for claim in summary.claims if claim.run == run.name], claims_caveat(run, summary)

@@ -15,7 +15,8 @@ TITLE = "Platform and quantisation"
 HOW_TO_READ = (
     "Every figure is a factor to the baseline's joules or seconds per output token, over the questions that all cells "
     "answered; below 1 it takes less. An effect is what a platform does on average over the quantisations, and a "
-    "quantisation over the platforms; an interaction is a cell's factor over what the two effects alone would give."
+    "quantisation over the platforms; an interaction is a cell's factor over what the two effects alone would give. "
+    "Engines ran one after another: what changed on the machine in between is in the effects, and in no interval."
 )
 
 ALIKE = 0.005

@@ -9,6 +9,7 @@ from typing import Any
 from joulewise import __version__
 from joulewise.analysis.acceptance import Acceptance, acceptances
 from joulewise.analysis.carbon import CellCarbon, carbon, intensities
+from joulewise.analysis.card_settings import SettingTable, setting_tables
 from joulewise.analysis.cells import Cell, CellKey, natural_order, split
 from joulewise.analysis.claims import Claim, claims
 from joulewise.analysis.explain import Best, Explanation, best, explanations
@@ -57,6 +58,7 @@ class Summary:
         curves: joules over tokens and load, one entry for each engine of a run whose measured joules carry a curve.
         platforms: what platform and quantisation do, one entry for each task of a run that has several of either.
         under_load: servers under load, one entry for each task, engine and reasoning that was loaded.
+        settings: what power limits and locked clocks do, one entry for each cell that ran at several.
         claims: what each run says of the papers' claims, one entry for each.
         warnings: what was noticed while reading.
     """
@@ -83,6 +85,7 @@ class Summary:
     curves: tuple[OperatingCurve | NoCurve, ...]
     platforms: tuple[TwoWay, ...]
     under_load: tuple[UnderLoad, ...]
+    settings: tuple[SettingTable, ...]
     claims: tuple[Claim, ...]
     warnings: tuple[str, ...]
 
@@ -158,6 +161,7 @@ def summarise(
         curves,
         two_way_tables(table, cells, components, found),
         under_load(table, without_polluted=without_polluted),
+        setting_tables(table, cells, components),
         claims(table, cells, components, saved, found, shares, curves),
         tuple(table.warnings),
     )

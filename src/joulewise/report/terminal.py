@@ -15,6 +15,7 @@ from joulewise.report import claims as claim_words
 from joulewise.report import operating as curve_words
 from joulewise.report import platforms as platform_words
 from joulewise.report import under_load as load_words
+from joulewise.report.card_settings import setting_grids
 from joulewise.report.explain import explain_grids, sentences
 from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
@@ -78,6 +79,8 @@ def print_summary(summary: Summary, file: IO[str] | None = None) -> None:
         _print_tradeoffs(console, run, summary)
         _print_platforms(console, run, summary)
         _print_loads(console, run, summary)
+        for grid in setting_grids([one for one in summary.settings if one.run == run.name]):
+            _print_grid(console, grid)
         _print_curves(console, run, summary)
         _print_claims(console, run, summary)
     console.print()
