@@ -1,0 +1,145 @@
+"""Features of a query that cost microseconds: hashed n-grams of words and characters, and what its bytes look like.
+
+N-grams are hashed all at once: with the prefix sums H of a polynomial over the bytes, the hash of the bytes from a to b
+is (H[b] - H[a]) * p^-a modulo 2^64 (p is odd, so its inverse exists). No tokenizer, no vocabulary, any script.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+BUCKET_BITS = 17
+BUCKETS = 1 << BUCKET_BITS
+HEAD_CHARACTERS, TAIL_CHARACTERS = 3072, 1024
+"""Of longer queries only the beginning and the end are read; their whole length is a feature."""
+
+STRUCTURE = (
+    *("characters", "question", "choice mean", "choice spread", "choice digits", "choices", "digit share", "digits"),
+    *("upper share", "lines", "dollars", "operators", "brackets", "backslashes", "not ascii", "question marks"),
+    *("underscores", "apostrophes", "commas", "full stops", "word length", "spaces", "negated", "asks", "colon"),
+    *("completes", "quotes", "code", "cyrillic and greek", "arabic and hebrew", "east asian", "emoji"),
+)
+
+Buckets = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+_CHARACTER_GRAM = 5
+_PRIME = 0x9E3779B97F4A7C15
+_MOST_BYTES = 4 * (HEAD_CHARACTERS + TAIL_CHARACTERS + 1)
+MOST_BUCKETS = 2 * _MOST_BYTES
+"""No query has more n-grams: one for each byte, and at most as many words and pairs of words."""
+_CHOICE = re.compile(r"\n\(?[A-J][.):]\s")
+_NEGATIONS = (" not ", " NOT ", " except", " EXCEPT", " least ", " false", " incorrect")
+_CODE_MARKS = ("```", "def ", "import ", "return ", "#include", "SELECT ", "function ", "=>", "</", ";\n")
+
+
+def _powers(base: int) -> npt.NDArray[np.uint64]:
+    out, value = np.empty(_MOST_BYTES + 1, np.uint64), 1
+    for i in range(len(out)):
+        out[i] = value
+        value = value * base % 2**64
+    return out
+
+
+def _byte_tables() -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int8]]:
+    """A random value for each byte (letters folded, white space alike), and which bytes are of words."""
+    folded = np.arange(256)
+    folded[65:91] += 32
+    folded[9:14] = 32
+    values = np.random.default_rng(20261130).integers(1, 2**63, 256, dtype=np.uint64)
+    word = np.zeros(256, np.int8)
+    word[48:58] = word[65:91] = word[97:123] = word[128:] = 1
+    return values[folded], word
+
+
+_POWERS, _INVERSES = _powers(_PRIME), _powers(pow(_PRIME, -1, 2**64))
+_VALUES, _WORD = _byte_tables()
+_MIX = np.uint64(0xBF58476D1CE4E5B9)
+_THREE, _SHIFT, _DOWN = np.uint64(3), np.uint64(29), np.uint64(64 - BUCKET_BITS)
+_SALTS = tuple(np.uint64(0x94D049BB133111EB * n % 2**64) for n in (1, 2, 3))
+
+
+class Features(NamedTuple):
+    """What is known of a query.
+
+    Args:
+        buckets: the distinct hashed n-grams (words, pairs of words, five characters), each below ``BUCKETS``.
+        structure: one figure for each of ``STRUCTURE``.
+    """
+
+    buckets: Buckets
+    structure: Floats
+
+
+def features(query: str) -> Features:
+    """The features of a query, which may be empty, long, or in any script."""
+    length = len(query)
+    if length > HEAD_CHARACTERS + TAIL_CHARACTERS:
+        query = query[:HEAD_CHARACTERS] + "\n" + query[-TAIL_CHARACTERS:]
+    raw = np.frombuffer(query.encode("utf-8", "surrogatepass"), np.uint8)
+    return Features(_buckets(raw), _structure(query, raw, length))
+
+
+def _hashed(values: npt.NDArray[np.uint64], salt: int) -> Buckets:
+    mixed = values + _SALTS[salt]
+    mixed ^= mixed >> _SHIFT
+    mixed *= _MIX
+    mixed >>= _DOWN
+    return mixed.view(np.int64)
+
+
+def _buckets(raw: npt.NDArray[np.uint8]) -> Buckets:
+    n = len(raw)
+    prefix = np.zeros(n + 1, np.uint64)
+    np.cumsum(_VALUES[raw] * _POWERS[:n], out=prefix[1:])
+    inside = np.zeros(n + 2, np.int8)
+    inside[1:-1] = _WORD[raw]
+    edges = np.flatnonzero(inside[1:] != inside[:-1])
+    starts, ends = edges[::2], edges[1::2]
+    words = (prefix[ends] - prefix[starts]) * _INVERSES[starts]
+    k = _CHARACTER_GRAM
+    grams = [_hashed(words, 0), _hashed(words[:-1] * _THREE + words[1:], 1)]
+    if n >= k:
+        grams.append(_hashed((prefix[k:] - prefix[:-k]) * _INVERSES[: n - k + 1], 2))
+    found = np.concatenate(grams)
+    found.sort()
+    first = np.empty(len(found), np.bool_)
+    first[:1] = True
+    np.not_equal(found[1:], found[:-1], out=first[1:])
+    return found[first]
+
+
+def _structure(query: str, raw: npt.NDArray[np.uint8], length: int) -> Floats:
+    count = np.bincount(raw, minlength=256).tolist()
+    n = len(raw) + 1
+    starts = [found.start() for found in _CHOICE.finditer(query)][:12]
+    question = query[: starts[0]] if starts else query
+    sizes = [b - a for a, b in pairwise(starts)] or [0]
+    all_digits = sum(count[48:58])
+    choice_digits = all_digits - sum(map(question.count, "0123456789")) if starts else 0
+    spaces = count[32] + count[10]
+    end = question.rstrip()[-1:]
+    logs = np.log1p(
+        [
+            *(length, len(question), sum(sizes) / len(sizes), max(sizes), min(sizes), all_digits, count[10], count[36]),
+            count[42] + count[43] + count[61] + count[94],
+            count[40] + count[91] + count[123],
+            *(count[92], sum(count[128:]), count[95], spaces),
+        ]
+    )
+    return np.array(
+        [
+            *(logs[0], logs[1], logs[2], logs[3] - logs[4], choice_digits / (sum(sizes) + 1), len(starts)),
+            *(all_digits / n, logs[5], sum(count[65:91]) / n, logs[6], logs[7], logs[8], logs[9], logs[10], logs[11]),
+            *(min(count[63], 5), logs[12], 100 * count[39] / n, 100 * count[44] / n, 100 * count[46] / n),
+            *(min((n - spaces) / (spaces + 1), 20), logs[13], any(mark in question for mark in _NEGATIONS)),
+            *(end == "?", end == ":", end == ".", min(count[34], 8), any(mark in query for mark in _CODE_MARKS)),
+            *(sum(count[0xCE:0xD2]) / n, sum(count[0xD6:0xDC]) / n, sum(count[0xE3:0xEE]) / n, count[0xF0] / n),
+        ],
+        dtype=np.float64,
+    )
