@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import itertools
 import json
@@ -10,16 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("aiohttp", reason="the extra endpoint is not installed")
 
 from fake_server import DONE, MODEL, Asked, FakeServer, Pause, Reply, Step, fails, finish, piece, role, usage
+from joulewise.cli.main import app
 from joulewise.energy.meter import Meter
+from joulewise.export.tables import write_trials
 from joulewise.ledger import load
 from joulewise.ledger_lines import read_ledger
 from joulewise.plan import Plan
 from joulewise.records import LoadRecord, Trial
-from joulewise.runner import Progress, run
+from joulewise.run_result import Progress
+from joulewise.runner import run
 from scripted_runs import Stop, questions_task
 
 TOKENS, STEP_S = 5, 0.01
@@ -229,3 +234,26 @@ def test_it_tells_how_it_goes_while_it_goes(tmp_path: Path, meter: Meter) -> Non
         assert live.tokens_per_s > 0.0
     assert lives[-1] is not None
     assert lives[-1].failed == 0
+
+
+def test_a_dry_run_tells_stretches_and_their_time(repository: Path) -> None:
+    done = CliRunner().invoke(app, ["run", str(repository / "plans" / "servers-load.yaml"), "--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert "vanilla/direct/starter-summarisation/c4" in done.output
+    assert "3 x 20 s" in done.output
+    assert "6 cells, 18 Trials under load" in done.output
+
+
+def test_loads_are_exported_and_a_large_ledger_is_read_alike(
+    tmp_path: Path, meter: Meter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeServer(answered) as server:
+        loads = [{"kind": "closed", "concurrency": 2, "duration_s": 0.5}]
+        trials(tmp_path, plan(tmp_path, server.url, loads), meter)
+    table = load(tmp_path / "run")
+    assert write_trials(table, tmp_path / "trials.csv") == 1
+    (line,) = csv.DictReader((tmp_path / "trials.csv").open())
+    assert json.loads(line["load"])["label"] == "c2"
+    assert write_trials(table, tmp_path / "trials.parquet") == 1
+    monkeypatch.setattr("joulewise.ledger_columns.LARGE_BYTES", 0)
+    assert load(tmp_path / "run").arrow.equals(table.arrow)
