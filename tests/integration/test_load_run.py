@@ -63,7 +63,7 @@ def test_a_stretch_is_a_trial_and_its_requests_lie_beside_the_ledger(tmp_path: P
         planned = plan(
             tmp_path,
             server.url,
-            [{"kind": "closed", "concurrency": [1, 4], "duration_s": 1.5}],
+            [{"kind": "closed", "concurrency": [1, 4], "duration_s": 2.5}],
             slo={"to_first_s": 60.0, "per_token_s": 1e-6},
             repeats=2,
         )

@@ -24,7 +24,7 @@ Rows = Sequence[Mapping[str, Any]]
 _Key = tuple[str, str, str, str, str]
 SPREADS = ("to_first", "per_token", "between_chunks", "total")
 ONE_REPEAT = "one repeat does not tell how unlike the next would be"
-UNKNOWN_JOULES = "the joules could not be read"
+UNKNOWN_JOULES = "not every stretch has joules that are known"
 
 
 @dataclass(frozen=True, slots=True)
