@@ -25,7 +25,7 @@ STRUCTURE = (
     *("completes", "quotes", "code", "cyrillic and greek", "arabic and hebrew", "east asian", "emoji"),
 )
 
-Buckets = npt.NDArray[np.int64]
+Buckets = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
 
 _CHARACTER_GRAM = 5
@@ -34,8 +34,8 @@ _MOST_BYTES = 4 * (HEAD_CHARACTERS + TAIL_CHARACTERS + 1)
 MOST_BUCKETS = 2 * _MOST_BYTES
 """No query has more n-grams: one for each byte, and at most as many words and pairs of words."""
 _CHOICE = re.compile(r"\n\(?[A-J][.):]\s")
-_NEGATIONS = (" not ", " NOT ", " except", " EXCEPT", " least ", " false", " incorrect")
-_CODE_MARKS = ("```", "def ", "import ", "return ", "#include", "SELECT ", "function ", "=>", "</", ";\n")
+_NEGATIONS = (" not ", " NOT ", "except", "EXCEPT")
+_CODE_MARKS = ("```", "def ", "return ")
 
 
 def _powers(base: int) -> npt.NDArray[np.uint64]:
@@ -90,15 +90,15 @@ def _hashed(values: npt.NDArray[np.uint64], salt: int) -> Buckets:
     mixed ^= mixed >> _SHIFT
     mixed *= _MIX
     mixed >>= _DOWN
-    return mixed.view(np.int64)
+    return mixed.astype(np.int32)
 
 
 def _buckets(raw: npt.NDArray[np.uint8]) -> Buckets:
     n = len(raw)
     prefix = np.zeros(n + 1, np.uint64)
-    np.cumsum(_VALUES[raw] * _POWERS[:n], out=prefix[1:])
+    np.cumsum(_VALUES.take(raw) * _POWERS[:n], out=prefix[1:])
     inside = np.zeros(n + 2, np.int8)
-    inside[1:-1] = _WORD[raw]
+    inside[1:-1] = _WORD.take(raw)
     edges = np.flatnonzero(inside[1:] != inside[:-1])
     starts, ends = edges[::2], edges[1::2]
     words = (prefix[ends] - prefix[starts]) * _INVERSES[starts]

@@ -174,7 +174,7 @@ def _design(
     for i, query in enumerate(outcomes.queries):
         known = features(query)
         structure[i] = known.structure
-        found.append(known.buckets.astype(np.int32))
+        found.append(known.buckets)
     sizes = np.array([len(f) for f in found])
     document = np.zeros(BUCKETS)
     for of_query in found:

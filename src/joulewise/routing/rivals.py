@@ -85,11 +85,11 @@ def _vectors(queries: Sequence[str], idf: Floats | None = None) -> tuple[Any, Fl
 
     found = [features(query).buckets for query in queries]
     if idf is None:
-        document = np.bincount(np.concatenate([np.zeros(0, np.int64), *found]), minlength=BUCKETS)
+        document = np.bincount(np.concatenate([np.zeros(0, np.int32), *found]), minlength=BUCKETS)
         idf = np.log((1 + len(queries)) / (1 + document)) + 1
     rows = [idf[f] / max(float(np.linalg.norm(idf[f])), 1e-12) for f in found]
     ends = np.cumsum([0, *map(len, found)])
     empty = np.zeros(0)
     data = np.concatenate([empty, *rows]).astype(np.float32)
-    indices = np.concatenate([np.zeros(0, np.int64), *found])
+    indices = np.concatenate([np.zeros(0, np.int32), *found])
     return csr_matrix((data, indices, ends), shape=(len(queries), BUCKETS)), idf
