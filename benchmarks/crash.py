@@ -68,6 +68,7 @@ def child(plan: Path, out: Path, limit: int) -> None:
     from joulewise import runner
     from joulewise.energy import discover
     from joulewise.plan import load_plan
+    from joulewise.run_result import Progress
     from joulewise.schedule import Job
 
     measure = runner._Session._measure
@@ -78,7 +79,7 @@ def child(plan: Path, out: Path, limit: int) -> None:
 
     runner._Session._measure = telling  # type: ignore[assignment, method-assign]
 
-    def on_progress(progress: runner.Progress) -> None:
+    def on_progress(progress: Progress) -> None:
         if progress.trial is not None:
             os.write(1, f"done {progress.trial.trial_id}\n".encode())
 

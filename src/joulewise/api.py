@@ -12,7 +12,7 @@ from joulewise.energy.reading import ComponentName
 from joulewise.errors import UserError
 from joulewise.ledger import load, new_run_folder
 from joulewise.plan import Plan, load_plan
-from joulewise.runner import RunResult
+from joulewise.run_result import RunResult
 from joulewise.runner import run as run_plan
 
 if TYPE_CHECKING:

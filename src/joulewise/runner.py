@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -39,6 +39,7 @@ from joulewise.records import (
     TallyRecord,
     Trial,
 )
+from joulewise.run_result import Progress, RunResult
 from joulewise.schedule import (
     Job,
     QuestionsByTask,
@@ -70,53 +71,6 @@ TEXT_DIFFERS = "the text differs from vanilla's, and a server does not tell whet
 
 KEPT_ANSWER_LENGTH = 64
 """Longer extracts of answers to others' questions may quote them, and stay out of the ledger."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a run stands, for whoever shows it.
-
-    Args:
-        stage: ``load``, ``warm-up``, ``idle``, ``trial``, ``live``, ``notice`` or ``done``.
-        text: one phrase for people.
-        done: Trials done, those of earlier sessions included.
-        total: all Trials of the plan (within ``limit``).
-        trial: the Trial that has just ended, for the stage ``trial``.
-        live: how a stretch under load goes, for the stage ``live``, about once a second and from another thread.
-    """
-
-    stage: str
-    text: str
-    done: int
-    total: int
-    trial: Trial | None = None
-    live: Live | None = None
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """How a run ended.
-
-    Args:
-        folder: the run folder.
-        done: Trials in the ledger.
-        total: Trials of the plan.
-        failed: Trials with an error.
-        interrupted: whether it was stopped before its end (go on with ``resume``).
-        different: lossless Trials whose output differs from vanilla's beyond what arithmetic explains.
-        not_loaded: engines that could not be loaded, by label, and why; ``resume`` tries them again.
-    """
-
-    folder: Path
-    done: int
-    total: int
-    failed: int
-    interrupted: bool
-    different: int
-    not_loaded: Mapping[str, str] = field(default_factory=dict)
-
-    def __fspath__(self) -> str:
-        return str(self.folder)
 
 
 def run(

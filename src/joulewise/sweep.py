@@ -29,7 +29,8 @@ from joulewise.ledger import RunFolder, resumable_plan
 from joulewise.plan import Plan, TaskSpec
 from joulewise.pollution import cpu_use, other_cores
 from joulewise.records import EnergyRecord, GenerationRecord, ReadingRecord, Trial
-from joulewise.runner import TIMELINE_S, Progress, RunResult
+from joulewise.run_result import Progress, RunResult
+from joulewise.runner import TIMELINE_S
 from joulewise.stopping import stop_on_signal
 from joulewise.table import RunTable, rows_to_arrow
 

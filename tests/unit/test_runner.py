@@ -25,7 +25,8 @@ from joulewise.errors import EnvironmentFault, JoulewiseError, UserError
 from joulewise.ledger import load
 from joulewise.ledger_lines import read_ledger
 from joulewise.records import GenerationRecord
-from joulewise.runner import Progress, run
+from joulewise.run_result import Progress, RunResult
+from joulewise.runner import run
 from joulewise.schedule import open_tasks, schedule
 from joulewise.tasks.prompt_task import PromptTask
 from scripted_runs import Stop, make_plan, questions_task
@@ -73,7 +74,7 @@ def test_answers_are_scored_while_the_counter_s_next_steps_come(
     assert seen == ["closed", "score", "joules"] * 3
 
 
-def _records(result: runner.RunResult) -> list[GenerationRecord]:
+def _records(result: RunResult) -> list[GenerationRecord]:
     trials = read_ledger(result.folder / "ledger.jsonl").trials
     return [generation for trial in trials for generation in trial.generations]
 

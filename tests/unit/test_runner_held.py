@@ -19,7 +19,8 @@ from joulewise.engines.engine import Generation
 from joulewise.errors import EnvironmentFault, UserError
 from joulewise.plan import Plan
 from joulewise.records import Trial
-from joulewise.runner import Progress, run
+from joulewise.run_result import Progress
+from joulewise.runner import run
 from joulewise.yaml_file import parse_yaml
 from scripted_engine import ScriptedEngine
 from scripted_runs import make_plan, questions_task

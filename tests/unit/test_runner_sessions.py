@@ -17,7 +17,8 @@ from joulewise.energy.meter import Meter
 from joulewise.ledger import load
 from joulewise.ledger_lines import read_ledger
 from joulewise.records import Trial
-from joulewise.runner import Progress, run
+from joulewise.run_result import Progress
+from joulewise.runner import run
 from scripted_runs import Stop, make_plan, questions_task
 
 pytestmark = pytest.mark.usefixtures("scripted")

@@ -33,7 +33,7 @@ from joulewise.errors import EnvironmentFault, JoulewiseError, UserError
 from joulewise.ledger import LEDGER, RunFolder, load
 from joulewise.ledger_lines import read_ledger
 from joulewise.plan import Plan
-from joulewise.runner import Progress, RunResult
+from joulewise.run_result import Progress, RunResult
 from joulewise.yaml_file import parse_yaml
 from planted_curve import PLANTED
 from scripted_sweep import Counter, ScriptedSweep, planted_j

@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from joulewise.counted import counted
-from joulewise.runner import Progress
+from joulewise.run_result import Progress
 
 if TYPE_CHECKING:
     from joulewise.under_load import Live

@@ -13,7 +13,7 @@ from joulewise.counted import counted
 
 if TYPE_CHECKING:
     from joulewise.plan import Plan
-    from joulewise.runner import RunResult
+    from joulewise.run_result import RunResult
 
 
 def run(

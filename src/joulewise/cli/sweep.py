@@ -16,7 +16,7 @@ from joulewise.errors import UserError
 if TYPE_CHECKING:
     from joulewise.analysis.design import Box, Point
     from joulewise.engines.spec import NativeSpec
-    from joulewise.runner import RunResult
+    from joulewise.run_result import RunResult
     from joulewise.sweep import SweepEngine
 
 WAIT_S = 1.0

@@ -18,7 +18,7 @@ from joulewise.ledger import LEDGER
 from joulewise.ledger_lines import read_ledger
 from joulewise.plan import Plan
 from joulewise.records import EnergyRecord, Trial
-from joulewise.runner import Progress
+from joulewise.run_result import Progress
 from joulewise.tasks import JUDGED, TaskContext, open_task
 from joulewise.tasks.task import Question, Task, question_hash
 from joulewise.yaml_file import load_yaml

@@ -8,7 +8,7 @@ from joulewise.analysis.cells import VANILLA, CellKey
 from joulewise.analysis.intervals import Quantity
 from joulewise.analysis.platforms import Effect, TwoWay, TwoWayCell
 from joulewise.report.grid import Column, Grid, Shown, in_words, lay_out, quantity_column
-from joulewise.report.text import COMPONENT_NAMES, common_reason, figure, interval, listed, short_model, value
+from joulewise.report.text import COMPONENT_NAMES, figure, interval, listed, short_model, value
 
 TITLE = "Platform and quantisation"
 
@@ -84,7 +84,7 @@ def platform_grids(several: Sequence[TwoWay]) -> tuple[Grid, ...]:
     """The tables of a run: effects, and every cell; those without rows left out."""
     if not several:
         return ()
-    return (_effects(several), _cells(several))
+    return tuple(grid for grid in (_effects(several), _cells(several), _interactions(several)) if grid.rows)
 
 
 def _effects(several: Sequence[TwoWay]) -> Grid:
@@ -105,31 +105,40 @@ def _effects(several: Sequence[TwoWay]) -> Grid:
 
 def _cells(several: Sequence[TwoWay]) -> Grid:
     rows = [(found, cell) for found in several for cell in found.cells]
-    base = [(cell.platform, cell.quantisation) == found.baseline for found, cell in rows]
-    there = [cell.missing is None for _, cell in rows]
 
-    def column(heading: str, quantities: Sequence[Quantity], bases: Sequence[bool]) -> Column:
-        told = (
-            _factor(quantity, one) if is_there else Shown("–")
-            for quantity, one, is_there in zip(quantities, bases, there, strict=True)
-        )
-        known = [quantity for quantity, is_there in zip(quantities, there, strict=True) if is_there]
-        return Column(heading, tuple(told), common_reason(known))
+    def column(heading: str, quantities: Sequence[Quantity]) -> Column:
+        told = [
+            Shown("–") if cell.missing is not None else _factor(q, (cell.platform, cell.quantisation) == found.baseline)
+            for (found, cell), q in zip(rows, quantities, strict=True)
+        ]
+        return Column(heading, tuple(told))
 
-    never = [False] * len(rows)
     scores = quantity_column("accuracy or score, %", [cell.score for _, cell in rows], 100.0)
     columns = (
-        column(_energy(several), [cell.energy for _, cell in rows], base),
-        column("seconds", [cell.time for _, cell in rows], base),
-        column("interaction, joules", [cell.energy_interaction for _, cell in rows], never),
-        column("interaction, seconds", [cell.time_interaction for _, cell in rows], never),
+        column(_energy(several), [cell.energy for _, cell in rows]),
+        column("seconds", [cell.time for _, cell in rows]),
         Column(
             scores.heading,
             tuple(Shown(f.main, f.detail) if f.main != "unknown" else Shown("–") for f in scores.figures),
         ),
     )
+    return _named("Every platform in every quantisation", rows, columns, several)
+
+
+def _interactions(several: Sequence[TwoWay]) -> Grid:
+    rows = [(found, cell) for found in several for cell in found.cells if cell.missing is None]
+    columns = (
+        quantity_column(_energy(several), [cell.energy_interaction for _, cell in rows]),
+        quantity_column("seconds", [cell.time_interaction for _, cell in rows]),
+    )
+    return _named("Interactions (1 where the effects alone tell a cell)", rows, columns, several)
+
+
+def _named(
+    title: str, rows: Sequence[tuple[TwoWay, TwoWayCell]], columns: Sequence[Column], several: Sequence[TwoWay]
+) -> Grid:
     names = [(name(found, several), _place(cell)) for found, cell in rows]
-    grid = lay_out("Every platform in every quantisation", [_key(found) for found, _ in rows], columns, (), names)
+    grid = lay_out(title, [_key(found) for found, _ in rows], columns, (), names)
     return Grid(grid.title, grid.columns, grid.rows, grid.notes, of="cell")
 
 

@@ -22,19 +22,15 @@ def test_findings_and_tables_say_what_each_does():
     platform, quantisation = findings(found)
     assert platform.startswith("Platform, against transformers: native takes 0.7")
     assert quantisation.startswith("Quantisation, against bfloat16: nf4 takes 1.6")
-    effects, cells = platform_grids([found])
+    effects, cells, interactions = platform_grids([found])
     assert [row.decoding for row in effects.rows] == [
         "platform transformers", "platform native", "quantisation bfloat16", "quantisation nf4"
     ]  # fmt: skip
-    assert cells.columns == (
-        "total joules",
-        "seconds",
-        "interaction, joules",
-        "interaction, seconds",
-        "accuracy or score, %",
-    )
+    assert cells.columns == ("total joules", "seconds", "accuracy or score, %")
+    assert interactions.columns == ("total joules", "seconds")
+    assert len(interactions.rows) == 4
     assert cells.rows[0].figures[0].main == "1"
-    assert {row.figures[4].main for row in cells.rows} == {"50.0"}
+    assert {row.figures[2].main for row in cells.rows} == {"50.0"}
     assert {row.n for row in cells.rows} == {12}
 
 
@@ -46,9 +42,10 @@ def test_a_missing_cell_is_named_with_its_reason_and_the_rest_is_told():
     assert any(
         "transformers, nf4: nf4@transformers could not be loaded: bitsandbytes" in line for line in findings(found)
     )
-    _, cells = platform_grids([found])
+    _, cells, interactions = platform_grids([found])
     assert [row.figures[0].main for row in cells.rows] == ["1", "–", "0.741", "–"]
-    assert any(note.startswith("interaction, joules: unknown (it takes four cells") for note in cells.notes)
+    assert interactions.columns == ()
+    assert interactions.notes[0].startswith("total joules: unknown (it takes four cells")
 
 
 def test_answers_of_other_lengths_and_other_prompts_are_told():
