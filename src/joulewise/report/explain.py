@@ -60,6 +60,11 @@ def refusal(summary: Summary) -> str | None:
             for run in summary.runs
         )
     found = sections(summary)
+    if not found and summary.under_load:
+        return (
+            "This is a run under load, where requests share the server's rounds: `joulewise report` says where saving "
+            "turns into loss; to explain a decoding, ask the questions one by one (a plan without `loads`)"
+        )
     if summary.explanations or any(_whole_without_drafts(section) for section in found):
         return None
     several = len(found) > 1

@@ -9,6 +9,7 @@ import pytest
 
 from joulewise.analysis.load_crossing import Crossing
 from joulewise.report import html, markdown
+from joulewise.report.explain import refusal
 from joulewise.report.summary import Summary, sections, summarise, to_json
 from joulewise.report.terminal import print_brief, print_summary
 from joulewise.report.under_load import findings, load_grids, saving_chart, sentence
@@ -106,3 +107,7 @@ def test_runs_without_load_have_no_such_section() -> None:
     summary = summarise(loads_table({}))
     assert summary.under_load == ()
     assert "Under load" not in markdown.render(summary)
+
+
+def test_nothing_is_explained_of_a_run_under_load() -> None:
+    assert "This is a run under load" in str(refusal(told()))
