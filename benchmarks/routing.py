@@ -116,31 +116,47 @@ def in_draws(outcomes: Outcomes, labels: int, draws: int, domain_given: bool = F
     }  # fmt: skip
 
 
-def many_models(data: Path) -> dict[str, Any]:
-    """Nine models: accuracy where joules are free, AIQ over modelled joules per output token, and the oracle's."""
-    learn, test = nine_models(data, "train"), nine_models(data, "test")
-    seen = set(learn.queries)
-    test = test.take(np.array([i for i, query in enumerate(test.queries) if query not in seen]))
-    costs = JOULES_PER_TOKEN_AND_BILLION * np.array(list(BILLIONS.values()))
-    model = fit(learn)
-    mine = predict_all(model, test.queries)
+def predictions(learn: Outcomes, queries: tuple[str, ...]) -> dict[str, Floats]:
+    """By router what it expects of each option; only the differences within a query count."""
     rivals: dict[str, Callable[[Outcomes], Rival]] = {
         "nearest": nearest, "k-means": k_means, "best single": best_single, "chance": chance,
     }  # fmt: skip
-    predicted = {"joulewise": mine.gain + (mine.accuracy - mine.gain)[:, [model.reference]]}
-    predicted |= {name: rival(learn)(test.queries) for name, rival in rivals.items()} | {"oracle": test.correct}
-    found: dict[str, Any] = {"questions": len(test.queries), "joules": "modelled from active parameters"}
-    rng = np.random.default_rng(0)
-    drawn = rng.integers(0, len(test.queries), (500, len(test.queries)))
-    for name, accuracy in predicted.items():
-        spent, right = cost_curve(accuracy, costs, test.correct, PRICES)
-        free = test.correct[np.arange(len(drawn[0])), np.argmax(accuracy, axis=1)]
+    return {"joulewise": predict_all(fit(learn), queries).gain} | {n: r(learn)(queries) for n, r in rivals.items()}
+
+
+def tradeoff(predicted: dict[str, Floats], correct: Floats) -> dict[str, Any]:
+    """Accuracy where joules are free, and AIQ over modelled joules per output token."""
+    costs = JOULES_PER_TOKEN_AND_BILLION * np.array(list(BILLIONS.values()))
+    found: dict[str, Any] = {"questions": len(correct)}
+    drawn = np.random.default_rng(0).integers(0, len(correct), (500, len(correct)))
+    for name, accuracy in (predicted | {"oracle": correct}).items():
+        spent, right = cost_curve(accuracy, costs, correct, PRICES)
+        free = correct[np.arange(len(correct)), np.argmax(accuracy, axis=1)]
         lower, upper = np.percentile(free[drawn].mean(axis=1), [2.5, 97.5])
         found[name] = {
             "accuracy": float(free.mean()), "lower": float(lower), "upper": float(upper),
             "aiq": aiq(spent, right, costs.min(), costs.max()), "joules_per_token": float(spent[0]),
         }  # fmt: skip
     return found
+
+
+def many_models(data: Path) -> dict[str, Any]:
+    """Nine models: five folds of the questions to learn from, and the test questions that do not occur among them."""
+    learn, test = nine_models(data, "train"), nine_models(data, "test")
+    seen = set(learn.queries)
+    test = test.take(np.array([i for i, query in enumerate(test.queries) if query not in seen]))
+    folds = folds_by_hash(learn.queries, FOLDS)
+    whole: dict[str, Floats] = {}
+    for fold in range(FOLDS):
+        inside = np.flatnonzero(folds == fold)
+        part = learn.take(inside)
+        for name, values in predictions(learn.take(np.flatnonzero(folds != fold)), part.queries).items():
+            whole.setdefault(name, np.zeros(learn.correct.shape))[inside] = values
+    return {
+        "joules": "modelled from active parameters",
+        "folds": tradeoff(whole, learn.correct),
+        "test": tradeoff(predictions(learn, test.queries), test.correct),
+    }
 
 
 def speed(data: Path) -> dict[str, Any]:
@@ -178,11 +194,11 @@ def parts(data: Path) -> dict[str, Callable[[], Any]]:
     return {
         "speed": lambda: speed(data),
         "gsm8k_5fold": lambda: in_folds(gsm8k, folds_by_hash(gsm8k.queries, FOLDS)),
-        "nine_models": lambda: many_models(data),
         "mmlu_by_labels": lambda: [in_draws(mmlu, n, DRAWS if n == 1500 else 3) for n in LABELS],
         "mmlu_5fold": lambda: in_folds(mmlu, by_text),
         "mmlu_unseen_subjects": lambda: in_folds(mmlu, by_subject),
         "mmlu_1500_subject_given": lambda: in_draws(mmlu, 1500, DRAWS, domain_given=True),
+        "nine_models": lambda: many_models(data),
         "large_fit": lambda: large_fit(data),
     }
 

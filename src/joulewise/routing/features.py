@@ -85,14 +85,6 @@ def features(query: str) -> Features:
     return Features(_buckets(raw), _structure(query, raw, length))
 
 
-def _hashed(values: npt.NDArray[np.uint64], salt: int) -> Buckets:
-    mixed = values + _SALTS[salt]
-    mixed ^= mixed >> _SHIFT
-    mixed *= _MIX
-    mixed >>= _DOWN
-    return mixed.astype(np.int32)
-
-
 def _buckets(raw: npt.NDArray[np.uint8]) -> Buckets:
     n = len(raw)
     prefix = np.zeros(n + 1, np.uint64)
@@ -103,10 +95,14 @@ def _buckets(raw: npt.NDArray[np.uint8]) -> Buckets:
     starts, ends = edges[::2], edges[1::2]
     words = (prefix[ends] - prefix[starts]) * _INVERSES[starts]
     k = _CHARACTER_GRAM
-    grams = [_hashed(words, 0), _hashed(words[:-1] * _THREE + words[1:], 1)]
+    grams = [words + _SALTS[0], words[:-1] * _THREE + words[1:] + _SALTS[1]]
     if n >= k:
-        grams.append(_hashed((prefix[k:] - prefix[:-k]) * _INVERSES[: n - k + 1], 2))
-    found = np.concatenate(grams)
+        grams.append((prefix[k:] - prefix[:-k]) * _INVERSES[: n - k + 1] + _SALTS[2])
+    mixed = np.concatenate(grams)
+    mixed ^= mixed >> _SHIFT
+    mixed *= _MIX
+    mixed >>= _DOWN
+    found = mixed.astype(np.int32)
     found.sort()
     first = np.empty(len(found), np.bool_)
     first[:1] = True
@@ -121,7 +117,7 @@ def _structure(query: str, raw: npt.NDArray[np.uint8], length: int) -> Floats:
     question = query[: starts[0]] if starts else query
     sizes = [b - a for a, b in pairwise(starts)] or [0]
     all_digits = sum(count[48:58])
-    choice_digits = all_digits - sum(map(question.count, "0123456789")) if starts else 0
+    choice_digits = sum(map(query[starts[0] :].count, "0123456789")) if starts else 0
     spaces = count[32] + count[10]
     end = question.rstrip()[-1:]
     logs = np.log1p(
