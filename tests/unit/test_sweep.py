@@ -101,11 +101,11 @@ def test_a_window_ends_when_its_joules_are_known_whatever_was_foretold(
 ) -> None:
     monkeypatch.setattr(sweep, "LEAST_S", 0.01)
     monkeypatch.setattr(sweep, "SEEN_S", 0.002)
-    monkeypatch.setattr(sweep, "MOST_S", 0.3)
+    monkeypatch.setattr(sweep, "MOST_S", 20.0)
     monkeypatch.setattr(counter, "resolvable", lambda _: {"gpu": 100.0})
     engine = ScriptedSweep(before=lambda _: time.sleep(0.001))
     measure(engine, tmp_path / "known", counter, points=12)
-    assert max(load(tmp_path / "known").arrow["duration_s"].to_pylist()) < 0.2
+    assert max(load(tmp_path / "known").arrow["duration_s"].to_pylist()) < 10.0
 
     def unknown(start_s: float, end_s: float) -> Any:
         raise JoulewiseError("the timeline does not reach back")
