@@ -239,7 +239,7 @@ def test_it_tells_how_it_goes_while_it_goes(tmp_path: Path, meter: Meter) -> Non
 def test_a_dry_run_tells_stretches_and_their_time(repository: Path) -> None:
     done = CliRunner().invoke(app, ["run", str(repository / "plans" / "servers-load.yaml"), "--dry-run"])
     assert done.exit_code == 0, done.output
-    assert "vanilla/direct/starter-summarisation/c4" in done.output
+    assert "vanilla/direct/starter-maths/c4" in done.output
     assert "3 x 20 s" in done.output
     assert "6 cells, 18 Trials under load" in done.output
 
