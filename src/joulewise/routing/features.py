@@ -93,7 +93,7 @@ def _buckets(raw: npt.NDArray[np.uint8]) -> Buckets:
     inside[1:-1] = _WORD.take(raw)
     edges = np.flatnonzero(inside[1:] != inside[:-1])
     starts, ends = edges[::2], edges[1::2]
-    words = (prefix[ends] - prefix[starts]) * _INVERSES[starts]
+    words = (prefix.take(ends) - prefix.take(starts)) * _INVERSES.take(starts)
     k = _CHARACTER_GRAM
     grams = [words + _SALTS[0], words[:-1] * _THREE + words[1:] + _SALTS[1]]
     if n >= k:
@@ -107,7 +107,7 @@ def _buckets(raw: npt.NDArray[np.uint8]) -> Buckets:
     first = np.empty(len(found), np.bool_)
     first[:1] = True
     np.not_equal(found[1:], found[:-1], out=first[1:])
-    return found[first]
+    return found.compress(first)
 
 
 def _structure(query: str, raw: npt.NDArray[np.uint8], length: int) -> Floats:
