@@ -4,10 +4,12 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from joulewise.errors import UserError
-from joulewise.routing.outcomes import gather, read_outcomes
+from joulewise.routing.outcomes import gather, ledger_outcomes, read_outcomes
+from joulewise.table import SCHEMA, RunTable
 
 
 def written(folder: Path, name: str, text: str) -> Path:
@@ -71,3 +73,21 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_nothing_to_gather() -> None:
     with pytest.raises(UserError, match="no outcomes"):
         gather([])
+
+
+def test_a_ledger_gives_the_trials_means_by_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = {"decoding": "vanilla", "reasoning": "direct", "task": "mmlu", "score": None, "category": "law"}
+    trials = [
+        plain | {"question_id": "1", "engine": "small", "correct": True, "status": "ok"},
+        plain | {"question_id": "1", "engine": "small", "correct": False, "status": "ok"},
+        plain | {"question_id": "1", "engine": "large", "correct": None, "score": 0.75, "status": "ok"},
+        plain | {"question_id": "2", "engine": "large", "correct": True, "status": "failed"},
+    ]
+    rows = pa.Table.from_pylist(trials, schema=pa.schema([SCHEMA.field(name) for name in trials[0]]))
+    monkeypatch.setattr("joulewise.ledger.load", lambda _: RunTable(rows))
+    found = ledger_outcomes("run", {("mmlu", "1"): "Who?"})
+    assert found.options == ("small/vanilla/direct", "large/vanilla/direct")
+    np.testing.assert_array_equal(found.correct, [[0.5, 0.75]])
+    assert (found.queries, found.domains) == (("Who?",), ("law",))
+    with pytest.raises(UserError, match="text of question 1 of task mmlu is not given"):
+        ledger_outcomes("run", {})
