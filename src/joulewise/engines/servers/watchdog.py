@@ -74,8 +74,9 @@ def main() -> int:
                 _signal_group(server.pid, signal.SIGTERM)
             if asked_at is not None and time.monotonic() - asked_at > GRACE_S:
                 _kill_all(server.pid)
-            if server.poll() is not None and out not in ready:
-                break  # what it started may hold its output open
+            # What it printed last came before it ended; what it started may hold its output open.
+            if server.poll() is not None and not select.select([out], [], [], 0.0)[0]:
+                break
         if rest:
             log.write(clean(rest, secrets) + b"\n")
     # The rest of its group and whatever left it: all that is orphaned comes to us.
