@@ -28,6 +28,7 @@ _MEDIAN_TO_SD = 1 / 0.6745
 """A normal's standard deviation over the median of its distance from the mean."""
 _STEPS, _STEP_CHANCES = np.array([-math.sqrt(3.0), 0.0, math.sqrt(3.0)]), np.array([1 / 6, 2 / 3, 1 / 6])
 """A normal as three atoms (Gauss-Hermite)."""
+_P95 = math.ceil(0.95 * ATOMS) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +163,14 @@ def expected_energy(
     if option.most_output_tokens is not None:
         tokens = np.minimum(tokens, option.most_output_tokens)
     load, votes, curve = running + option.votes - 1, option.votes, option.curve
-    longest = float(tokens[-1])
+    longest, mean_tokens = float(tokens[-1]), float(tokens.mean())
     shared, error = None, 0.0
     if isinstance(curve, Curve):
         at = _at(curve, load)
         prompt = at.prompt * prompt_tokens + at.square * prompt_tokens**2
         answer = at.request + tokens * (at.token + at.attention * (prompt_tokens + tokens / 2))
         once = votes * answer + (1 if option.prompt_read_once else votes) * prompt
-        shared = votes * (at.request_shared + float(tokens.mean()) * at.token_shared)
+        shared = votes * (at.request_shared + mean_tokens * at.token_shared)
         error = (curve.held_out.inside.median or 0.0) * _MEDIAN_TO_SD
     else:
         once = votes * tokens * curve.at(load)
@@ -177,13 +178,12 @@ def expected_energy(
     if isinstance(curve, Curve) and longest > curve.region.output_tokens[1]:
         far = [told for told in curve.warnings(prompt_tokens, longest, load) if "output tokens" in told]
         warnings += [f"the longest answers: {told}" for told in far if told not in warnings]
-    attempts, chances = _attempts(option)
-    factors = np.maximum(1.0 + error * _STEPS, 0.0)
-    values = routing_j + once[:, None, None] * attempts[:, None] * factors
-    weights = np.broadcast_to(chances[:, None] * _STEP_CHANCES / ATOMS, values.shape)
+    times, chances = _times(error, option.retry_chance, option.retries)
+    values = routing_j + once[:, None] * times
+    weights = np.tile(chances / ATOMS, ATOMS)
     return EnergyEstimate(
-        _quantiles(values.ravel(), weights.ravel()),
-        _quantiles(tokens, np.full(ATOMS, 1 / ATOMS)),
+        _quantiles(values.ravel(), weights),
+        Quantiles(mean_tokens, float(tokens[ATOMS // 2 - 1]), float(tokens[_P95])),
         shared,
         "measured" if isinstance(curve, Curve) else "published",
         tuple(warnings),
@@ -291,12 +291,20 @@ def _at(curve: Curve, running: float) -> _At:
     return _at_load(_ByIdentity(curve), running)
 
 
-def _attempts(option: OptionEnergy) -> tuple[Floats, Floats]:
-    """How many attempts, and the chance of each number."""
-    count: Floats = np.arange(1.0, option.retries + 2)
-    chances: Floats = np.power(option.retry_chance, count - 1) * (1.0 - option.retry_chance)
-    chances[-1] = option.retry_chance**option.retries
-    return count, chances
+@lru_cache(maxsize=256)
+def _times(error: float, retry_chance: float, retries: int) -> tuple[Floats, Floats]:
+    """By how much one attempt's joules are multiplied, for the number of attempts and the curve's error; its chances.
+
+    Args:
+        error: relative standard deviation.
+    """
+    count = np.arange(1.0, retries + 2)
+    chances = np.power(retry_chance, count - 1) * (1.0 - retry_chance)
+    chances[-1] = retry_chance**retries
+    if error == 0.0:
+        return count, chances
+    factors = np.maximum(1.0 + error * _STEPS, 0.0)
+    return np.outer(count, factors).ravel(), np.outer(chances, _STEP_CHANCES).ravel()
 
 
 def _quantiles(values: Floats, weights: Floats) -> Quantiles:
