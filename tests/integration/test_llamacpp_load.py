@@ -20,9 +20,11 @@ from typer.testing import CliRunner
 pytest.importorskip("xllamacpp", reason="the extra llamacpp is not installed")
 pytest.importorskip("aiohttp", reason="the extra endpoint is not installed")
 
+from joulewise import under_load
 from joulewise.cli.main import app
 from joulewise.engines.endpoint import EndpointEngine
 from joulewise.ledger import load
+from joulewise.traffic.steady import Steady
 from scripted_runs import questions_task
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
@@ -67,15 +69,23 @@ def requests_of(out: Path, row: dict[str, Any]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in gzip.decompress((out / row["load"]["file"]).read_bytes()).splitlines()]
 
 
+@pytest.fixture
+def all_of_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds of a server on a busy machine are hardly ever steady; what steady is, tests of its own say."""
+    monkeypatch.setattr(
+        under_load,
+        "steady_part",
+        lambda course, _, end_s: Steady(course.edges_s[0], course.edges_s[0], course.edges_s[-1], end_s),
+    )
+
+
+@pytest.mark.usefixtures("all_of_it_counts")
 def test_stretches_and_their_report(tmp_path: Path) -> None:
     rows = run(write_plan(tmp_path), tmp_path / "run")
     assert {(row["decoding"], row["task"]) for row in rows} == {
         (decoding, f"asked/c{n}") for decoding in ("vanilla", "prompt-lookup-4") for n in (1, 2)
     }
-    # Where other programs disturb it, a stretch of four seconds may not be steady; then it says so.
-    assert all(row["status"] == "ok" or "there is no steady state" in row["error"] for row in rows)
-    good = [row for row in rows if row["status"] == "ok"]
-    assert good
+    assert [row["error"] for row in rows if row["status"] != "ok"] == []
     for row in rows:
         requests, told = requests_of(tmp_path / "run", row), row["load"]
         assert len(requests) == told["sent"] == told["answered"] > 0
@@ -86,8 +96,6 @@ def test_stretches_and_their_report(tmp_path: Path) -> None:
         assert (row["drafted_tokens"] > 0) is (row["decoding"] == "prompt-lookup-4")
         assert 0 <= row["accepted_tokens"] <= row["drafted_tokens"]
         assert row["note"] is None or "late" in row["note"]  # no prompt from a cache, nobody else
-    for row in good:
-        told = row["load"]
         assert told["good"] == told["requests"]
         assert 0.0 < told["output_tokens"] <= 16 * told["sent"]
         assert told["to_first"]["p50_s"] > 0.0
@@ -98,11 +106,10 @@ def test_stretches_and_their_report(tmp_path: Path) -> None:
     assert "Under load" in (tmp_path / "run" / "report.html").read_text()
 
 
+@pytest.mark.usefixtures("all_of_it_counts")
 def test_a_server_that_dies_in_the_middle_fails_that_stretch_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from joulewise import under_load
-
     tell_on, killed = under_load._tell_on, []
 
     async def killing(*args: Any) -> None:
