@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import csv
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from joulewise.routing.guarantee import Method, certify, p_values
 
 METHODS: tuple[Method, ...] = ("betting", "hoeffding-bentkus")
 CALIBRATIONS, LABELS = 1000, 2000
+MMLU = Path(__file__).parents[4] / "shared" / "data" / "routellm" / "mmlu"
 
 
 def paired(loses: float, gains: float, shape: tuple[int, int], seed: int) -> np.ndarray:
@@ -30,6 +33,30 @@ def test_over_1000_calibrations_the_loss_exceeds_two_points_in_at_most_5_percent
     for i in range(20):
         found = certify(np.column_stack([column[:, i] for column in columns]), names)
         assert found.certified == certified[i]
+
+
+@pytest.mark.skipif(not MMLU.exists(), reason="../shared/data/routellm is absent")
+def test_over_1000_calibrations_on_mmlu_too() -> None:
+    """A router by subject, learnt from 30 % of MMLU; labels are drawn from the rest, whose mean loss is the truth."""
+    loss, subject = [], []
+    for file in sorted(MMLU.rglob("*.csv")):
+        with file.open(newline="", encoding="utf-8") as lines:
+            for row in csv.DictReader(lines):
+                weak, strong = row["mistralai/Mixtral-8x7B-Instruct-v0.1"], row["gpt-4-1106-preview"]
+                loss.append(float(strong == "True") - float(weak == "True"))
+                subject.append(file.stem)
+    rng = np.random.default_rng(0)
+    values, names = np.array(loss), np.array(subject)
+    learnt = rng.random(len(values)) < 0.3
+    gap = {s: (values[learnt & (names == s)].sum() + 1.25) / ((learnt & (names == s)).sum() + 10) for s in set(subject)}
+    score, rest = np.array([gap[s] for s in subject])[~learnt], values[~learnt]
+    cuts = np.quantile(score, (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5))
+    settings = np.where(score[:, None] <= cuts, rest[:, None], 0.0)
+    too_much = int(np.argmax(settings.mean(axis=0) > 0.02))
+    drawn = (settings[rng.choice(len(rest), LABELS)] for _ in range(CALIBRATIONS))
+    certified = np.array([np.cumprod(p_values(labels, 0.02) <= 0.05).sum() for labels in drawn])
+    assert (certified > too_much).mean() <= 0.05
+    assert (certified >= 3).mean() > 0.9
 
 
 @pytest.mark.parametrize("method", METHODS)
