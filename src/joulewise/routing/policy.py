@@ -146,7 +146,7 @@ class Goal:
         answer_value: of a right answer.
         switch_price: of a change of model within a conversation, on top of the lost prefix.
         pinned: options of which one is taken; empty for all.
-        forbidden: options that are not taken.
+        forbidden: options that are not taken, and not asked by a cascade.
     """
 
     least_accuracy: float | None = None
@@ -362,11 +362,13 @@ def _add(found: Quantiles, more: float) -> Quantiles:
 
 
 def _why_not(option: Option, known: Mapping[str, Option], query: Query, goal: Goal) -> str | None:
+    parts = [option] if option.cascade is None else [known[option.cascade.first], known[option.cascade.then]]
     if option.name in goal.forbidden:
         return "forbidden"
+    if asked := sorted(goal.forbidden & {part.name for part in parts}):
+        return f"may ask {', '.join(asked)}, which is forbidden"
     if goal.pinned and option.name not in goal.pinned:
         return f"not pinned ({', '.join(sorted(goal.pinned))})"
-    parts = [option] if option.cascade is None else [known[option.cascade.first], known[option.cascade.then]]
     return next((why for part in parts if (why := cannot_take(part, query))), None)
 
 

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from joulewise.analysis.curves import Coefficient, Correction, Curve, HeldOut, Region, Spread
 from joulewise.errors import UserError
-from joulewise.routing.energy import Quantiles
+from joulewise.routing.energy import OptionEnergy, Quantiles, expected_energy
+from joulewise.routing.lengths import fit_lengths
 from joulewise.routing.paper_policy import choose_by_paper, paper_rule
 from joulewise.routing.policy import (
     Cascade,
@@ -123,6 +125,26 @@ def test_each_input_alone_changes_the_choice(
     assert (one().option, other().option) == names
 
 
+def test_within_is_a_share_of_the_best_accuracy() -> None:
+    assert chosen(within=0.33).option == "large"  # a floor of 0.603, not of 0.57
+    assert chosen(within=0.34).option == "small"  # of 0.594
+
+
+@pytest.mark.parametrize("goal", [Goal(least_accuracy=0.5), Goal(most_j=100)])
+@pytest.mark.parametrize(
+    "better",
+    [
+        Estimate(0.8, just(9), just(1), just(2)),
+        Estimate(0.7, just(9), just(1), just(1)),
+        Estimate(0.7, just(9), just(0), just(2)),
+    ],
+)
+def test_what_costs_the_same_is_told_apart_by_accuracy_then_seconds(better: Estimate, goal: Goal) -> None:
+    found = {"a": Estimate(0.7, just(9), just(1), just(2)), "b": better}
+    options = [Option(name, "m") for name in found]
+    assert choose(Query(1), options, lambda query, option, load: found[option.name], State(), goal).option == "b"
+
+
 def test_a_stale_load_is_not_used_and_this_is_said() -> None:
     fresh, stale = chosen(state=busy("l", 9, 29), most_total_s=5), chosen(state=busy("l", 9, 31), most_total_s=5)
     assert (fresh.option, stale.option) == ("small", "large")
@@ -228,8 +250,37 @@ def test_a_cascade_wins_where_its_verifier_is_good_and_loses_where_it_is_bad() -
     assert taken(0.5, 0.5) == "large"
 
 
+def test_a_cascade_falls_out_with_either_of_its_options() -> None:
+    both = Option("both", "s", cascade=Cascade("small", "large", 1.0, 0.1))
+    found = choose(Query(9), (SMALL, LARGE, both), told, State(), Goal(within=0.0, forbidden=frozenset({"large"})))
+    assert found.option == "small"
+    assert why(found)["both"] == "may ask large, which is forbidden"
+    image = choose(Query(9, modalities=frozenset({"image"})), (SMALL, LARGE, both), told, State(), Goal(within=0.0))
+    assert why(image)["both"] == "s does not read image"
+
+
+def test_with_curves_more_load_brings_the_large_model_within_the_joules() -> None:
+    none = Spread(0, None, None)
+    region = Region((1.0, 1e4), (1.0, 1e4), (1.0, 64.0))
+    shared = {"token_shared": Coefficient(1.0, 1.0, 1.0), "token": Coefficient(0.1, 0.1, 0.1)}
+    curve = Curve(shared, Correction(2.0), HeldOut("question", none, none), none, (), region)
+    energies = {
+        "small": OptionEnergy(fit_lengths([9], [20]), curve),
+        "large": OptionEnergy(fit_lengths([9], [99]), curve),
+    }
+
+    def estimate(query: Query, option: Option, load: Load) -> Estimate:
+        joules = expected_energy(energies[option.name], query.prompt_tokens, load.running)
+        return Estimate(TABLE[option.name][0], joules.energy_j)
+
+    def taken(state: State) -> str:
+        return choose(Query(100), (SMALL, LARGE), estimate, state, Goal(most_j=50)).option
+
+    assert (taken(State()), taken(busy("l", 7))) == ("small", "large")
+
+
 rows = st.lists(
-    st.tuples(*(st.integers(0, 6),) * 4, st.booleans()).map(lambda t: (t[0] / 6, float(t[1]), t[2], t[3], t[4])),
+    st.tuples(*(st.integers(0, 2),) * 4, st.booleans()).map(lambda t: (t[0] / 2, 3.0 * t[1], t[2], 3 * t[3], t[4])),
     min_size=1,
     max_size=6,
 )
