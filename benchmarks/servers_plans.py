@@ -85,8 +85,8 @@ TINY = Sizes(
     maths=1, summaries=0, budget=8, levels=(2,), stretch_s=1.5, repeats=1, prompt=8, output=8, curve_levels=(1, 2),
     curve_s=1.5, answers=2, drafts=((2, 0.8),), sweep_levels=(2,), sweep_s=1.5, fixed=4, idle_s=0.0,
     mixes=(
-        ("long_prompt", (200, 2)), ("long_output", (20, 9)), ("concurrency", 3), ("repeats", 1), ("seconds", 0.4),
-        ("warm_s", 0.1), ("point_s", 0.05), ("idle_s", 0.05),
+        ("long_prompt", (200, 2)), ("long_output", (20, 9)), ("concurrency", 3), ("repeats", 1), ("seconds", 0.2),
+        ("warm_s", 0.05), ("point_s", 0.05), ("idle_s", 0.05),
     ),
 )  # fmt: skip
 """For trying it on a CPU; its figures mean nothing."""
@@ -270,6 +270,8 @@ def write_shape(shape: str, folder: Path) -> int:
         config.save_pretrained(folder)
         tokenizer = Tokenizer(WordLevel({f"w{i}": i for i in range(config.vocab_size)}, unk_token="w0"))
         tokenizer.pre_tokenizer = WhitespaceSplit()
-        PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+        words = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+        words.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}"  # servers try one
+        words.save_pretrained(folder)
     count: int = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     return count
