@@ -6,12 +6,12 @@ import http.client
 import json
 import time
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from joulewise.address import check_address, server_of
 from joulewise.errors import UserError
 
 MOST_BYTES = 10_000_000
@@ -76,19 +76,7 @@ class Judge:
     sleep: Callable[[float], None] = time.sleep
 
     def __post_init__(self) -> None:
-        try:
-            parts = urllib.parse.urlsplit(self.url)
-            parts.port  # noqa: B018 - raises where it is no number
-        except ValueError as error:
-            raise UserError(
-                f"--url {self.url}: no address ({error}); give one like http://localhost:8000/v1"
-            ) from error
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UserError(f"--url {self.url}: no address of a server; give one like http://localhost:8000/v1")
-        if parts.username is not None or parts.query:
-            raise UserError("--url: leave names, passwords and queries out of the address; keys go in the environment")
-        if self.key is not None and not (self.key.isascii() and self.key.isprintable() and " " not in self.key):
-            raise UserError("the judge's key holds spaces or characters that no key has; set it anew")
+        check_address(self.url, self.key, named="--url", whose="the judge's")
 
     @property
     def address(self) -> str:
@@ -98,8 +86,7 @@ class Judge:
     @property
     def server(self) -> str:
         """Scheme, host and port: what a record may tell of the address."""
-        parts = urllib.parse.urlsplit(self.url)
-        return f"{parts.scheme}://{parts.netloc}"
+        return server_of(self.url)
 
     def ask(self, messages: list[dict[str, str]]) -> Reply:
         """One request, greedily; no second try.

@@ -7,7 +7,6 @@ import json
 import os
 import ssl
 import time
-import urllib.parse
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any
 
 import aiohttp
 
+from joulewise.address import check_address, server_of
 from joulewise.engines.openai_api.answer import Answer, Assembly, ErrorInStream, Garbage, Retry
 from joulewise.engines.openai_api.errors import (
     BrokenStream,
@@ -35,7 +35,6 @@ from joulewise.engines.openai_api.errors import (
 )
 from joulewise.engines.openai_api.events import TooLong
 from joulewise.engines.openai_api.reading import StreamReader
-from joulewise.errors import UserError
 
 MOST_BYTES = 2**24
 """Of an answer that is not streamed, and of a list of models."""
@@ -63,19 +62,7 @@ class Endpoint:
     key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        try:
-            parts = urllib.parse.urlsplit(self.url)
-            parts.port  # noqa: B018 - raises where it is no number
-        except ValueError as error:
-            raise UserError(
-                f"url: {self.url} is no address ({error}); give one like http://localhost:8000/v1"
-            ) from error
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UserError(f"url: {self.url} is no address of a server; give one like http://localhost:8000/v1")
-        if parts.username is not None or parts.query or parts.fragment:
-            raise UserError("url: leave names, passwords and queries out of the address; keys go in the environment")
-        if self.key is not None and not (self.key.isascii() and self.key.isprintable() and " " not in self.key):
-            raise UserError("the server's key holds spaces or characters that no key has; set it anew")
+        check_address(self.url, self.key, named="url", whose="the server's")
 
     def address(self, path: str) -> str:
         """Of one of its paths, such as ``chat/completions``."""
@@ -84,8 +71,7 @@ class Endpoint:
     @property
     def server(self) -> str:
         """Scheme, host and port: what a record may tell of the address."""
-        parts = urllib.parse.urlsplit(self.url)
-        return f"{parts.scheme}://{parts.netloc}"
+        return server_of(self.url)
 
     @property
     def headers(self) -> dict[str, str]:
