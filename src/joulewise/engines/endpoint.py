@@ -349,7 +349,7 @@ class EndpointEngine:
                 if answer.usage is None:
                     raise ServerError(NO_USAGE)
                 generation_of(request, answer, answer.usage.prompt_tokens, answer.usage.output_tokens)
-            except BaseException:
+            except BaseException:  # a request that was cut off, too
                 served.before = None  # what the server counted of this request is not known, so totals tell nothing
                 raise
             told = served.recipe.drafted(answer.extra)
@@ -463,7 +463,7 @@ class _Loop:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
-        except BaseException:
+        except BaseException:  # Ctrl-C too: what nobody waits for must not go on
             future.cancel()
             raise
 

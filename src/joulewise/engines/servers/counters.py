@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from joulewise.engines.engine import Tally
 from joulewise.engines.serving import Counted
@@ -106,6 +107,17 @@ def by_position(metrics: Exposition, name: str) -> tuple[int, ...]:
         if position.isdecimal():
             sums[int(position)] = sums.get(int(position), 0.0) + value
     return tuple(round(sums.get(i, 0.0)) for i in range(max(sums, default=-1) + 1))
+
+
+def spec_decode(metrics: Exposition, server: str) -> dict[str, Any]:
+    """The speculative counters that llama.cpp and vLLM name alike, by field of ``Counters``."""
+    name = f"{server}:spec_decode_num_"
+    return {
+        "drafts": total(metrics, f"{name}drafts"),
+        "drafted": total(metrics, f"{name}draft_tokens"),
+        "accepted": total(metrics, f"{name}accepted_tokens"),
+        "per_position": by_position(metrics, f"{name}accepted_tokens_per_pos"),
+    }
 
 
 def difference(before: Counters, after: Counters) -> Counters:

@@ -16,7 +16,7 @@ from joulewise.decoding import CoGA, Decoding, DyGA, Eagle3, PromptLookup
 from joulewise.engines.default_model import default_gguf
 from joulewise.engines.endpoint_spec import ServerSpec
 from joulewise.engines.servers import xllamacpp_server
-from joulewise.engines.servers.counters import Counters, Drafted, by_position, parse_exposition, total
+from joulewise.engines.servers.counters import Counters, Drafted, parse_exposition, spec_decode, total
 from joulewise.engines.servers.server import LOCAL, About, Command, Fetch, Launch, fetched_object, flags
 from joulewise.errors import UserError
 
@@ -171,14 +171,10 @@ class LlamaCpp:
         if status != 200:
             return None
         metrics = parse_exposition(text)
-        spec = "llamacpp:spec_decode_num_"
         return Counters(
             output_tokens=total(metrics, "llamacpp:tokens_predicted"),
             cached_tokens=total(metrics, "llamacpp:prompt_tokens_cached"),
-            drafts=total(metrics, f"{spec}drafts"),
-            drafted=total(metrics, f"{spec}draft_tokens"),
-            accepted=total(metrics, f"{spec}accepted_tokens"),
-            per_position=by_position(metrics, f"{spec}accepted_tokens_per_pos"),
+            **spec_decode(metrics, "llamacpp"),
         )
 
     def drafted(self, extra: Mapping[str, Any]) -> Drafted | None:

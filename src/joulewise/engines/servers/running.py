@@ -9,6 +9,7 @@ from joulewise.decoding.spec import Decoding
 from joulewise.engines.endpoint_spec import ServerSpec
 from joulewise.engines.servers.counters import Counters, Drafted
 from joulewise.engines.servers.server import About, Command, Fetch, Launch
+from joulewise.errors import EnvironmentFault
 
 
 class Running:
@@ -33,7 +34,7 @@ class Running:
 
     def command(self, launch: Launch) -> Command:
         """It is never started."""
-        raise NotImplementedError(self.missing(launch.server))
+        raise EnvironmentFault(f"{self.name} is never started: {self.missing(launch.server)}")
 
     def packages(self, server: ServerSpec) -> tuple[str, ...]:
         """Nobody knows."""

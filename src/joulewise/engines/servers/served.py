@@ -145,7 +145,7 @@ def start(
             if launch.port or attempt + 1 == TRIES or not process.port_was_taken:
                 raise
             continue
-        except BaseException:
+        except BaseException:  # Ctrl-C too: a server that nobody holds must not stay
             process.stop()
             raise
         return Served(launch.decoding, f"{root}/v1", recipe, recipe.about(fetch) or About(), fetch, process, took_s)

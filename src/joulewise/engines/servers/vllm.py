@@ -9,7 +9,7 @@ from typing import Any
 from joulewise.decoding import CoGA, Decoding, Eagle2, Eagle3, Medusa, PromptLookup
 from joulewise.decoding.medusa_trees import paths_of
 from joulewise.engines.endpoint_spec import ServerSpec
-from joulewise.engines.servers.counters import Counters, Drafted, by_position, parse_exposition, total
+from joulewise.engines.servers.counters import Counters, Drafted, parse_exposition, spec_decode, total
 from joulewise.engines.servers.server import (
     LOCAL,
     About,
@@ -163,15 +163,11 @@ class Vllm:
         if status != 200:
             return None
         metrics = parse_exposition(text)
-        spec = "vllm:spec_decode_num_"
         return Counters(
             requests=total(metrics, "vllm:request_success"),
             output_tokens=total(metrics, "vllm:generation_tokens"),
             cached_tokens=total(metrics, "vllm:prefix_cache_hits"),
-            drafts=total(metrics, f"{spec}drafts"),
-            drafted=total(metrics, f"{spec}draft_tokens"),
-            accepted=total(metrics, f"{spec}accepted_tokens"),
-            per_position=by_position(metrics, f"{spec}accepted_tokens_per_pos"),
+            **spec_decode(metrics, "vllm"),
         )
 
     def drafted(self, extra: Mapping[str, Any]) -> Drafted | None:

@@ -86,7 +86,7 @@ def alone_in(folder: Path) -> Iterator[None]:
             raise UserError(f"Another process is writing to {folder}: wait for it, or name another folder.") from error
         try:
             yield
-        except BaseException:
+        except BaseException:  # whatever ended it, Ctrl-C too
             if made and os.listdir(folder) == [".lock"]:
                 (folder / ".lock").unlink()
                 with suppress(OSError):  # another process has put something there by now
