@@ -379,6 +379,12 @@ def check_unchanged(questions: QuestionsByTask, jobs: Sequence[Job], done: Mappi
             what = "its text, prompt or answer was changed"
         elif trial.prompt_hash not in (None, first_prompt_hash(questions, job)):
             what = f"the prompt or the examples for {job.cell.reasoning.label} were changed"
+        if what is not None and job.cell.load is not None:
+            raise UserError(
+                f"{where}: the questions of task {label} are not those that this run asked under that load: give the "
+                "`--limit` that it was begun with, or none if it had none; if their text or prompts were changed, put "
+                "them back, or start anew elsewhere"
+            )
         if what is not None:
             raise UserError(
                 f"{where}: question '{job.question.question_id}' of task {label} no longer reads as it did when "

@@ -18,6 +18,7 @@ pytest.importorskip("aiohttp", reason="the extra endpoint is not installed")
 from fake_server import DONE, MODEL, Asked, FakeServer, Pause, Reply, Step, fails, finish, piece, role, usage
 from joulewise.cli.main import app
 from joulewise.energy.meter import Meter
+from joulewise.errors import UserError
 from joulewise.export.tables import write_trials
 from joulewise.ledger import load
 from joulewise.ledger_lines import read_ledger
@@ -218,6 +219,17 @@ def test_a_run_that_is_killed_goes_on_with_the_stretches_that_are_missing(tmp_pa
     assert len(found) == len({t.trial_id for t in found}) == 4
     assert len({t.load.file for t in found if t.load is not None}) == 4
     assert sorted(f.name for f in (tmp_path / "run" / "requests").iterdir()) == [f"{i:05d}.jsonl.gz" for i in range(4)]
+
+
+def test_going_on_with_other_questions_says_to_give_the_limit_again(tmp_path: Path, meter: Meter) -> None:
+    with FakeServer(answered) as server:
+        planned = plan(tmp_path, server.url, [{"kind": "closed", "concurrency": 1, "duration_s": 0.3}])
+        trials(tmp_path, planned, meter, limit=2)
+        before = (tmp_path / "run" / "ledger.jsonl").read_bytes()
+        with pytest.raises(UserError, match="give the `--limit` that it was begun with"):
+            trials(tmp_path, planned, meter, resume=True)
+        assert (tmp_path / "run" / "ledger.jsonl").read_bytes() == before
+        assert len(trials(tmp_path, planned, meter, resume=True, limit=2)) == 1
 
 
 def test_it_tells_how_it_goes_while_it_goes(tmp_path: Path, meter: Meter) -> None:
