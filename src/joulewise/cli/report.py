@@ -232,5 +232,8 @@ def write_file(text: str, file: Path, what: str) -> None:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         option = "--html" if what == "Page" else f"--{what.lower()}"
-        raise EnvironmentFault(f"{file}: cannot be written ({error.strerror}); say where with {option} FILE") from error
+        raise EnvironmentFault(
+            f"{file}: cannot be written ({error.strerror}); make room, or name another place with "
+            f"`joulewise report RUN {option} FILE`"
+        ) from error
     typer.echo(f"{what}: {file}", err=True)
