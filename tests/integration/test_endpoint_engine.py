@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import ssl
-import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +13,13 @@ from typer.testing import CliRunner
 
 pytest.importorskip("aiohttp", reason="the extra endpoint is not installed")
 
+from endpoint_runs import Server, plan, trials
 from fake_server import (
     DONE,
     MODEL,
     Asked,
     Drop,
-    FakeServer,
     Reply,
-    Step,
     chunk,
     fails,
     finish,
@@ -41,62 +37,11 @@ from joulewise.engines.endpoint_spec import EndpointSpec
 from joulewise.engines.servers import served
 from joulewise.engines.servers.process import free_port
 from joulewise.engines.servers.served import listener
-from joulewise.errors import EnvironmentFault, JoulewiseError, ServerError, UserError
+from joulewise.errors import UserError
 from joulewise.ledger import load
-from joulewise.ledger_lines import read_ledger
 from joulewise.plan import Plan
-from joulewise.records import TallyRecord, Trial
+from joulewise.records import TallyRecord
 from joulewise.runner import run
-from scripted_runs import questions_task
-
-
-class Server(FakeServer):
-    """Answers with numbers, and counts as vLLM does; ``pages`` are further paths by what they give."""
-
-    def __init__(self, script: Callable[[Asked], Reply] | None = None, **more: Any) -> None:
-        self.pages: dict[str, Mapping[str, Any]] = more.pop("pages", {"/version": {"version": "0.20.2"}})
-        self.prompts = 0
-        super().__init__(script or (lambda asked: self.answer(asked)), **more)
-
-    def reply(self, asked: Asked) -> Reply:
-        if asked.path in self.pages:
-            return Reply([json.dumps(self.pages[asked.path]).encode()], headers={"Content-Type": "application/json"})
-        return super().reply(asked)
-
-    def answer(self, asked: Asked, *, text: str = "1 2 3", output: int = 5, reason: str = "stop") -> Reply:
-        self.count(7, output)
-        steps: list[Step] = [
-            role(),
-            *(piece(f"{word} ") for word in text.split()),
-            finish(reason),
-            usage(7, output),
-            DONE,
-        ]
-        return Reply(steps)
-
-    def drafted(self, drafts: int, drafted: int, accepted: int) -> None:
-        """What one request's speculation adds to the counters."""
-        for name, value in (("drafts", drafts), ("draft_tokens", drafted), ("accepted_tokens", accepted)):
-            key = f"vllm:spec_decode_num_{name}_total"
-            self.counters[key] = self.counters.get(key, 0.0) + value
-
-
-def plan(folder: Path, url: str | dict[str, str], *, questions: int = 2, engine: Any = None, **more: Any) -> Plan:
-    spec = {"kind": "endpoint", "url": url, "model": MODEL, "name": "served", "meter": "here", **(engine or {})}
-    told = {
-        "name": "test",
-        "engines": [spec],
-        "decodings": ["vanilla"],
-        "tasks": [questions_task(folder, [f"q{i}" for i in range(questions)])],
-        "idle_baseline_s": 0,
-        "warm_up": 0,
-        **more,
-    }
-    return Plan.model_validate(told)
-
-
-def trials(folder: Path, planned: Plan, meter: Meter) -> list[Trial]:
-    return list(read_ledger(run(planned, folder / "run", meter=meter).folder / "ledger.jsonl").trials)
 
 
 def test_a_server_that_runs_is_asked_and_measured(tmp_path: Path, meter: Meter) -> None:
@@ -140,55 +85,6 @@ def test_where_its_process_is_not_known_pollution_is_not(
     with Server() as server:
         found = trials(tmp_path, plan(tmp_path, server.url), meter)
     assert [(t.other_cpu_cores, t.polluted) for t in found] == [(None, False)] * 2
-
-
-def test_the_key_comes_from_the_environment_alone(
-    tmp_path: Path, meter: Meter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SERVED_KEY", "k-987654321")
-    with Server() as server:
-        run(plan(tmp_path, server.url, engine={"key_env": "SERVED_KEY"}), tmp_path / "run", meter=meter)
-        assert server.asked[0].headers["authorization"] == "Bearer k-987654321"
-    for file in (tmp_path / "run").rglob("*"):
-        assert file.is_dir() or b"k-987654321" not in file.read_bytes()
-
-
-def test_a_key_that_is_not_set(tmp_path: Path, meter: Meter) -> None:
-    with Server() as server, pytest.raises(UserError, match="variable NO_SUCH_KEY of `key_env` is not set"):
-        run(plan(tmp_path, server.url, engine={"key_env": "NO_SUCH_KEY"}), tmp_path / "run", meter=meter)
-
-
-@pytest.mark.parametrize(
-    ("reply", "words"),
-    [
-        (fails(401, "bad key"), "the server wants a key, and none is set"),
-        (fails(404, "no"), "the server has no completions"),
-    ],
-)
-def test_a_refusal_that_no_further_trial_would_overcome_ends_the_run(
-    tmp_path: Path, meter: Meter, reply: Reply, words: str
-) -> None:
-    with Server(lambda _: reply) as server, pytest.raises(UserError, match=words):
-        run(plan(tmp_path, server.url), tmp_path / "run", meter=meter)
-
-
-def test_nobody_is_there(tmp_path: Path, meter: Meter) -> None:
-    url = f"http://127.0.0.1:{free_port()}/v1"
-    with pytest.raises(JoulewiseError, match=r"cannot be reached .*is the server up, and url right"):
-        run(plan(tmp_path, url), tmp_path / "run", meter=meter)
-
-
-def test_a_certificate_that_is_not_trusted(tmp_path: Path, meter: Meter, repository: Path) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(repository / "tests" / "data" / "localhost.pem")
-    with Server(tls=context) as server, pytest.raises(EnvironmentFault, match="no secure connection"):
-        run(plan(tmp_path, server.url), tmp_path / "run", meter=meter)
-
-
-def test_a_model_that_the_server_does_not_have(tmp_path: Path, meter: Meter) -> None:
-    told = "has no model fake; it lists another, other"
-    with Server(models=("other", "another")) as server, pytest.raises(UserError, match=told):
-        run(plan(tmp_path, server.url), tmp_path / "run", meter=meter)
 
 
 @pytest.mark.parametrize(
@@ -335,12 +231,6 @@ def test_a_server_that_speculates_is_no_vanilla(tmp_path: Path, meter: Meter) ->
     assert "the plan calls it vanilla" in str(found[0].error)
 
 
-def test_a_decoding_without_an_address_is_refused(tmp_path: Path, meter: Meter) -> None:
-    with Server() as server, pytest.raises(UserError, match="no address is given for coga-5"):
-        run(plan(tmp_path, server.url, decodings=["vanilla", "coga"]), tmp_path / "run", meter=meter)
-    assert server.asked == []
-
-
 def test_tokens_are_counted_here_where_the_server_does_not(
     tmp_path: Path, meter: Meter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,80 +336,6 @@ def test_a_dry_run_tells_of_a_server_that_is_not_installed(tmp_path: Path) -> No
     assert isinstance(done.exception, UserError)
     assert "there is no program /nowhere/vllm" in str(done.exception)
     assert not (tmp_path / "run").exists()
-
-
-STAND_IN = """
-import pathlib, sys
-if "--spec-type" in sys.argv:
-    print("CUDA out of memory", flush=True)
-    sys.exit(1)
-once = pathlib.Path(sys.argv[sys.argv.index("--model") + 1] + ".once")
-if once.exists():
-    once.unlink()
-    print("couldn't bind HTTP server socket", flush=True)
-    sys.exit(1)
-sys.path[:0] = {path!r}
-from fake_server import *
-port = int(sys.argv[sys.argv.index("--port") + 1])
-answer = [role(), piece("1"), finish("stop"), usage(3, 2), DONE]
-FakeServer(lambda asked: Reply(answer), port=port).serve()
-"""
-
-
-@pytest.fixture
-def stand_in(tmp_path: Path, repository: Path) -> dict[str, Any]:
-    """A server in a plan: for llama-server, a program that has no memory left where it is to speculate.
-
-    Where a file is there that is named like its model and `.once`, its port is taken, once.
-    """
-    (tmp_path / "stand_in.py").write_text(STAND_IN.format(path=[str(repository / "tests")]))
-    options = "--model --port --spec-type --spec-ngram-simple-size-n --spec-ngram-simple-size-m"
-    program = tmp_path / "llama-server"
-    program.write_text(
-        f'#!/bin/sh\nif [ "$1" = --help ]; then echo "{options}"; else exec {sys.executable} '
-        f'{tmp_path}/stand_in.py "$@"; fi\n'
-    )
-    program.chmod(0o755)
-    (tmp_path / "m.gguf").write_text("")
-    return {"kind": "llamacpp", "model": str(tmp_path / "m.gguf"), "program": str(program)}
-
-
-@pytest.mark.parametrize("side_by_side", [True, False])
-def test_one_server_that_does_not_come_up_leaves_the_others_their_trials(
-    tmp_path: Path, meter: Meter, stand_in: dict[str, Any], side_by_side: bool
-) -> None:
-    engine = {"url": None, "server": {**stand_in, "side_by_side": side_by_side}, "model": MODEL}
-    planned = plan(tmp_path, "", engine=engine, questions=3, decodings=["vanilla", "prompt_lookup"])
-    found = trials(tmp_path, planned, meter)
-    assert {(t.decoding, t.status) for t in found} == {("vanilla", "ok"), ("prompt-lookup-10", "failed")}
-    assert len(found) == 6
-    failed = [t for t in found if t.status == "failed"]
-    assert all("it lacks memory" in str(t.error) and "CUDA out of memory" in str(t.error) for t in failed)
-    assert "was not started again, as it has ended 2 times" in str(failed[-1].error)
-
-
-def test_where_no_server_comes_up_the_run_ends(tmp_path: Path, meter: Meter, stand_in: dict[str, Any]) -> None:
-    engine = {"url": None, "server": stand_in, "model": MODEL}
-    planned = plan(tmp_path, "", engine=engine, decodings=["prompt_lookup"])
-    with pytest.raises(ServerError, match="it lacks memory"):
-        run(planned, tmp_path / "run", meter=meter)
-
-
-def test_a_port_that_another_program_was_quicker_to_take(
-    tmp_path: Path, meter: Meter, stand_in: dict[str, Any]
-) -> None:
-    (tmp_path / "m.gguf.once").write_text("")
-    found = trials(tmp_path, plan(tmp_path, "", engine={"url": None, "server": stand_in, "model": MODEL}), meter)
-    assert [t.status for t in found] == ["ok", "ok"]
-    assert not (tmp_path / "m.gguf.once").exists()
-
-
-def test_a_port_that_is_named_and_taken(tmp_path: Path, meter: Meter, stand_in: dict[str, Any]) -> None:
-    with Server() as other:
-        port = int(other.origin.rpartition(":")[2])
-        engine = {"url": None, "server": {**stand_in, "port": port}, "model": MODEL}
-        with pytest.raises(EnvironmentFault, match=f"port {port} cannot be used"):
-            run(plan(tmp_path, "", engine=engine), tmp_path / "run", meter=meter)
 
 
 def test_a_quantisation_that_the_server_does_not_tell_is_taken_from_the_plan_and_marked() -> None:
