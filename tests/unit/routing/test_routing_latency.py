@@ -4,6 +4,7 @@ import heapq
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from joulewise.errors import UserError
+from joulewise.ledger import load
 from joulewise.routing.latency import FACTORS, OWN_SHARE, Latency, Timing, expected_seconds, fit_latency
 from joulewise.routing.lengths import Lengths, fit_lengths
 from joulewise.routing.policy import Load
 
+LEDGERS = Path(__file__).parents[3] / "results" / "h200"
 START, TOKEN = (0.02, 3e-5, 2e-5), (0.005, 2e-4, 2e-8)
 
 
@@ -120,6 +123,11 @@ def test_one_load_tells_others_by_the_stated_assumption() -> None:
     assert "1.4%" in more.warnings[0]
 
 
+def test_few_requests_are_told() -> None:
+    few = fit_latency(requests(60)[:19])
+    assert "learnt from 19 requests: the 95th" in expected_seconds(few, always(50), 1000, Load(4)).warnings[0]
+
+
 @pytest.mark.parametrize(
     ("prompt", "output", "running", "told"),
     [
@@ -169,6 +177,55 @@ def test_votes_one_after_the_other_take_their_sum_at_the_load_of_one() -> None:
     assert found.total_s.mean == pytest.approx(3 * total_s(500, 200, 4))
     assert found.first_token_s is not None
     assert found.first_token_s.mean == pytest.approx(first_s(500, 4))
+
+
+def ledger_timings(name: str) -> dict[str, Timing]:
+    """Vanilla's requests of a run on one H200, by Trial, each of one sample."""
+    found = {}
+    for trial in load(LEDGERS / name).arrow.to_pylist():
+        if trial["decoding"] == "vanilla":
+            n = trial["generation_count"]
+            total = trial["duration_s"] / n * (trial["running"] or 1)
+            found[f"{trial['question_id']}|{trial['sequence']}"] = Timing(
+                trial["prompt_tokens"] / n,
+                trial["output_tokens"] / n,
+                trial["running"] or 1,
+                trial["prefill_s"] / n,
+                total,
+            )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("run", "count", "off", "off_at_p90", "below_p50", "below_p95"),
+    [
+        ("sweep_8b", 32, 0.037, 0.260, 0.62, 0.94),
+        ("real_tasks", 257, 0.064, 0.237, 0.51, 0.96),
+        ("real_tasks_transformers", 131, 0.171, 0.464, 0.46, 0.98),
+    ],
+)
+def test_seconds_of_the_other_half_of_a_ledger(
+    run: str, count: int, off: float, off_at_p90: float, below_p50: float, below_p95: float
+) -> None:
+    """Given how long an answer is: docs/routing.md has these figures."""
+    timings = ledger_timings(run)
+    assert len(timings) == count
+    questions = sorted({name.split("|")[0] for name in timings})
+    np.random.default_rng(0).shuffle(questions)
+    first_half = set(questions[::2])
+    errors, p50, p95 = [], [], []
+    for half in (True, False):
+        learnt = fit_latency(one for name, one in timings.items() if (name.split("|")[0] in first_half) == half)
+        for name, one in timings.items():
+            if (name.split("|")[0] in first_half) != half:
+                expected = expected_seconds(learnt, always(one.output_tokens), one.prompt_tokens, Load(one.running))
+                errors.append(abs(expected.total_s.p50 / one.total_s - 1))
+                p50.append(one.total_s <= expected.total_s.p50)
+                p95.append(one.total_s <= expected.total_s.p95)
+    assert np.median(errors) == pytest.approx(off, abs=0.001)
+    assert np.quantile(errors, 0.9) == pytest.approx(off_at_p90, abs=0.001)
+    assert np.mean(p50) == pytest.approx(below_p50, abs=0.006)
+    assert np.mean(p95) == pytest.approx(below_p95, abs=0.006)
 
 
 counts = st.integers(1, 12)
