@@ -114,8 +114,9 @@ class State:
     Args:
         running, queued: requests by model.
         carbon_g_per_kwh: of the grid.
-        most_age_s: of loads.
+        most_age_s: of loads and first tokens.
         most_carbon_age_s: of the carbon intensity.
+        first_token_s: mean seconds to the first token that a model's server showed of late.
     """
 
     running: Mapping[str, Reading] = field(default_factory=lambda: MappingProxyType({}))
@@ -123,6 +124,7 @@ class State:
     carbon_g_per_kwh: Reading | None = None
     most_age_s: float = 30.0
     most_carbon_age_s: float = 7200.0
+    first_token_s: Mapping[str, Reading] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +240,7 @@ def choose(query: Query, options: Sequence[Option], estimate: Estimator, state: 
         if option.cascade is None:
             expected = estimate(query, option, _load(option.model, state, notes))
             _check_estimate(name, expected)
-            found[name] = _with_lost_prefix(expected, option.model, query)
+            found[name] = _with_lost_prefix(_as_observed(expected, option.model, state, notes), option.model, query)
     for name, option in known.items():
         if (cascade := option.cascade) is not None:
             found[name] = cascade_estimate(cascade, found[cascade.first], found[cascade.then])
@@ -341,6 +343,25 @@ def _load(model: str, state: State, notes: list[str]) -> Load:
     return Load(1.0 + values[0], values[1])
 
 
+def _as_observed(found: Estimate, model: str, state: State, notes: list[str]) -> Estimate:
+    """With seconds moved by what the server's first tokens are later than expected, or earlier."""
+    reading = state.first_token_s.get(model)
+    if reading is None:
+        return found
+    if reading.age_s > state.most_age_s:
+        notes.append(
+            f"seconds to the first token of {model} are {reading.age_s:,.0f} s old, more than {state.most_age_s:,.0f} "
+            "s: not used"
+        )
+        return found
+    if found.first_token_s is None:
+        notes.append(f"of seconds to the first token of {model} only the mean that its server showed is known")
+        return replace(found, first_token_s=Quantiles(reading.value, reading.value, reading.value))
+    later = reading.value - found.first_token_s.mean
+    total = None if found.total_s is None else _add(found.total_s, later)
+    return replace(found, first_token_s=_add(found.first_token_s, later), total_s=total)
+
+
 def _with_lost_prefix(found: Estimate, model: str, query: Query) -> Estimate:
     before = query.conversation
     if before is None or before.model == model:
@@ -358,7 +379,7 @@ def _with_lost_prefix(found: Estimate, model: str, query: Query) -> Estimate:
 
 
 def _add(found: Quantiles, more: float) -> Quantiles:
-    return Quantiles(found.mean + more, found.p50 + more, found.p95 + more)
+    return Quantiles(max(0.0, found.mean + more), max(0.0, found.p50 + more), max(0.0, found.p95 + more))
 
 
 def _why_not(option: Option, known: Mapping[str, Option], query: Query, goal: Goal) -> str | None:

@@ -98,6 +98,16 @@ def busy(model: str, n: float, age_s: float = 0.0) -> State:
             ("large", "small"),
         ),
         (
+            lambda: chosen(most_first_token_s=1),
+            lambda: chosen(state=State(first_token_s={"l": Reading(1.1)}), most_first_token_s=1),
+            ("large", "small"),
+        ),
+        (
+            lambda: chosen(most_total_s=5),
+            lambda: chosen(state=State(first_token_s={"l": Reading(3)}), most_total_s=5),
+            ("large", "small"),
+        ),
+        (
             lambda: chosen(state=State(carbon_g_per_kwh=Reading(1)), answer_value=1, co2_kg_price=1e5),
             lambda: chosen(state=State(carbon_g_per_kwh=Reading(900)), answer_value=1, co2_kg_price=1e5),
             ("large-cot", "small"),
@@ -150,6 +160,25 @@ def test_a_stale_load_is_not_used_and_this_is_said() -> None:
     assert (fresh.option, stale.option) == ("small", "large")
     assert any("31 s old" in reason for reason in stale.reasons)
     assert sum("31 s old" in reason for reason in stale.reasons) == 1
+
+
+def test_observed_first_tokens_move_the_seconds_that_are_expected() -> None:
+    def shown(reading: Reading, expected: Estimate) -> tuple[Estimate, str]:
+        state = State(first_token_s={"s": reading})
+        found = choose(Query(9), (SMALL,), lambda *_: expected, state, Goal(least_accuracy=0))
+        return found.estimate, str(found.reasons[1:])
+
+    expected = Estimate(0.6, just(10), Quantiles(1, 0.5, 3), Quantiles(4, 3, 9))
+    later, _ = shown(Reading(1.5, 29), expected)
+    assert (later.first_token_s, later.total_s) == (Quantiles(1.5, 1, 3.5), Quantiles(4.5, 3.5, 9.5))
+    sooner, _ = shown(Reading(0.25), expected)
+    assert (sooner.first_token_s, sooner.total_s) == (Quantiles(0.25, 0, 2.25), Quantiles(3.25, 2.25, 8.25))
+    none, note = shown(Reading(2), Estimate(0.6, just(10)))
+    assert (none.first_token_s, none.total_s) == (just(2), None)
+    assert "only the mean" in note
+    stale, note = shown(Reading(1.5, 31), expected)
+    assert stale == expected
+    assert "31 s old" in note
 
 
 @pytest.mark.parametrize("grid", [None, Reading(900, 8000)])
