@@ -50,7 +50,9 @@ def extract_math(text: str) -> str | None:
 def stated_math(text: str) -> str:
     """The answer by the first of these rules alone, marked anew; empty where ``text`` marks none."""
     answer = _marked(_clean(text))
-    return "" if answer is None else f"Answer: {answer}"
+    told = f"Answer: {answer}"
+    # Marks alone, such as ". /" in a box, are no answer to whoever reads on.
+    return told if answer is not None and _marked(_clean(told)) == answer else ""
 
 
 def canonical_reference(reference: str) -> str | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from test_custom_task import YAML, write
 
@@ -68,6 +68,7 @@ def test_exact(text: str, rest: str) -> None:
     assert stated_exact(text) == rest
 
 
+@example("\\BOXED{. /}")
 @given(st.text() | st.from_regex(r"(The answer is |Answer: |\\boxed\{)[-+]?[0-9A-Dx/., ]{1,12}\}?"))
 def test_what_is_stated_is_stated_for_good(text: str) -> None:
     for name in ("math", "letter"):
