@@ -156,12 +156,21 @@ def read_curve(path: Path) -> tuple[Curve, Origin]:
             f"{path}: {place + ': ' if place else ''}{first['msg'].removeprefix('Value error, ')}; name a file that "
             "`joulewise curve RUN --json FILE` wrote, or write it again"
         ) from error
+    return curve_of(found), origin_of(found)
+
+
+def origin_of(found: CurveFile) -> Origin:
+    """What the curve of a file is of."""
     at = None if found.measured_at is None else found.measured_at.isoformat()
-    origin = Origin(
+    return Origin(
         found.model, found.engine, found.versions, found.dtype, found.device, found.component, found.decoding, at
     )
+
+
+def curve_of(found: CurveFile) -> Curve:
+    """The curve that a file holds."""
     inside, outside = (Spread(s.points, s.median, s.p90) for s in (found.held_out.inside, found.held_out.outside))
-    curve = Curve(
+    return Curve(
         {name: Coefficient(c.value, c.lower, c.upper) for name, c in found.coefficients.items()},
         Correction(found.correction.reach, found.correction.loads, found.correction.weights),
         HeldOut(found.held_out.by, inside, outside),
@@ -169,4 +178,3 @@ def read_curve(path: Path) -> tuple[Curve, Origin]:
         tuple(Residual(r.of, r.low, r.high, r.points, r.median) for r in found.residuals),
         Region(found.region.prompt_tokens, found.region.output_tokens, found.region.running),
     )
-    return curve, origin

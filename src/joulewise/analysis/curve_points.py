@@ -93,7 +93,7 @@ def run_points(
         _require_none_waiting(table, engine, decodings)
     decoding = _choose(decodings, decoding or (VANILLA if VANILLA in decodings else None), "decoding")
     rows = rows.filter(pc.equal(rows["decoding"], decoding))
-    component = component or _component(rows)
+    component = component or component_of(rows)
     _require_measured(rows, component)
 
     notes = []
@@ -162,7 +162,8 @@ def _choose(found: Sequence[str], wanted: str | None, option: str) -> str:
     raise UserError(f"{what}; name one with --{option}: {', '.join(sorted(found))}")
 
 
-def _component(rows: pa.Table) -> ComponentName:
+def component_of(rows: pa.Table) -> ComponentName:
+    """Whose joules a run tells best: the GPU's where they alone are measured, else all components'."""
     measured = {c: set(rows[f"{c}_provenance"].unique().to_pylist()) == {"measured"} for c in ("gpu", "total")}
     return "gpu" if measured["gpu"] and not measured["total"] else "total"
 

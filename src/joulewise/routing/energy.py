@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from joulewise.analysis.curves import Curve
 from joulewise.errors import UserError
+from joulewise.routing.answer_joules import AnswerJoules
 from joulewise.routing.lengths import ATOMS, Lengths
 
 Floats = npt.NDArray[np.float64]
@@ -82,22 +83,31 @@ class PublishedCurve:
         return found
 
 
+_SOURCES: dict[type, Literal["measured", "published", "answers"]] = {
+    Curve: "measured",
+    PublishedCurve: "published",
+    AnswerJoules: "answers",
+}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class OptionEnergy:
     """What is needed to tell an option's joules.
 
     Args:
         lengths: of its answers.
-        curve: of its model, decoding and engine.
-        votes: samples of each answer, which run at the same time.
+        curve: of its model, decoding and engine; what past answers tell, where there is none.
+        votes: samples of each answer, on average.
+        at_once: they run at the same time, and raise the load.
         prompt_read_once: the engine reads the prompt once for all votes.
         most_output_tokens: the budget that is enforced; None for none.
         retry_chance: that an attempt has to be repeated; ``retries``: at most so often.
     """
 
     lengths: Lengths
-    curve: Curve | PublishedCurve
-    votes: int = 1
+    curve: Curve | PublishedCurve | AnswerJoules
+    votes: float = 1
+    at_once: bool = True
     prompt_read_once: bool = False
     most_output_tokens: float | None = None
     retry_chance: float = 0.0
@@ -123,14 +133,14 @@ class EnergyEstimate:
         output_tokens: of one sample.
         shared_j: of one attempt's mean, what requests that run at the same time share, before the curve's smooth
             correction over the load; None where a published curve does not tell it.
-        source: of the curve.
+        source: of the curve; ``answers`` where it is past answers alone.
         warnings: where it is a guess, one sentence each.
     """
 
     energy_j: Quantiles
     output_tokens: Quantiles
     shared_j: float | None
-    source: Literal["measured", "published"]
+    source: Literal["measured", "published", "answers"]
     warnings: tuple[str, ...]
 
 
@@ -162,7 +172,8 @@ def expected_energy(
     tokens = option.lengths.tokens(prompt_tokens, domain)
     if option.most_output_tokens is not None:
         tokens = np.minimum(tokens, option.most_output_tokens)
-    load, votes, curve = running + option.votes - 1, option.votes, option.curve
+    votes, curve = option.votes, option.curve
+    load = running + (votes - 1 if option.at_once else 0)
     longest, mean_tokens = float(tokens[-1]), float(tokens.mean())
     shared, error = None, 0.0
     if isinstance(curve, Curve):
@@ -172,6 +183,9 @@ def expected_energy(
         once = votes * answer + (1 if option.prompt_read_once else votes) * prompt
         shared = votes * (at.request_shared + mean_tokens * at.token_shared)
         error = (curve.held_out.inside.median or 0.0) * _MEDIAN_TO_SD
+    elif isinstance(curve, AnswerJoules):
+        once = votes * (curve.request_j + curve.prompt_token_j * prompt_tokens + curve.output_token_j * tokens)
+        error = (curve.error or 0.0) * _MEDIAN_TO_SD
     else:
         once = votes * tokens * curve.at(load)
     warnings = list(curve.warnings(prompt_tokens, float(tokens[ATOMS // 2]), load))
@@ -185,7 +199,7 @@ def expected_energy(
         _quantiles(values.ravel(), weights),
         Quantiles(mean_tokens, float(tokens[ATOMS // 2 - 1]), float(tokens[_P95])),
         shared,
-        "measured" if isinstance(curve, Curve) else "published",
+        _SOURCES[type(curve)],
         tuple(warnings),
     )
 

@@ -1,4 +1,4 @@
-"""Outcomes to learn from: which option answered which query how well. From ledgers, CSV and JSON lines."""
+"""Outcomes to learn from: which option answered which query how well. From CSV and JSON lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,19 @@ from joulewise.errors import UserError
 
 QUERY_NAMES = ("query", "question", "prompt")
 DOMAIN_NAMES = ("domain", "subject", "category")
+FIGURES = ("prompt_tokens", "output_tokens", "energy_j", "first_token_s", "total_s")
+"""What a row of one option may tell besides: of one answer, in tokens, joules and seconds."""
 _WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
+
+
+class Outcome(NamedTuple):
+    """How one option answered one query; ``figures`` holds those of ``FIGURES`` that are known."""
+
+    query: str
+    option: str
+    score: float
+    domain: str | None
+    figures: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -72,7 +84,8 @@ def read_outcomes(path: os.PathLike[str] | str, options: Sequence[str] | None = 
 
     Each row has ``query`` (or ``question``, ``prompt``) and, if known, ``domain`` (or ``subject``, ``category``), and
     either ``option`` with ``correct`` (or ``score``), or one column an option, in JSON lines under ``scores``. Right
-    and wrong are true and false, or a number from 0 to 1; an empty cell is an option that was not asked.
+    and wrong are true and false, or a number from 0 to 1; an empty cell is an option that was not asked. Beside
+    ``option`` may stand ``prompt_tokens``, ``output_tokens``, ``energy_j``, ``first_token_s`` and ``total_s``.
 
     Args:
         options: of a file with a column an option, the columns to take; None: all that are not query or domain.
@@ -80,44 +93,19 @@ def read_outcomes(path: os.PathLike[str] | str, options: Sequence[str] | None = 
     Raises:
         UserError: the file cannot be read, or a row cannot be understood (with its line).
     """
-    path = Path(path)
+    return gather(row[:4] for row in read_rows(Path(path), options))
+
+
+def read_rows(path: Path, options: Sequence[str] | None = None) -> Iterator[Outcome]:
+    """The rows of such a file; raises as ``read_outcomes`` does."""
     reader = {".csv": _csv_rows, ".jsonl": _json_rows}.get(path.suffix.lower())
     if reader is None:
         raise UserError(f"{path}: outcomes are read from .csv and .jsonl files; convert it or rename it.")
     try:
-        return gather(found for line, row in reader(path) for found in _read(row, f"{path}, line {line}", options))
+        for line, row in reader(path):
+            yield from _read(row, f"{path}, line {line}", options)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read as UTF-8 text: {error}.") from error
-
-
-def ledger_outcomes(
-    runs: os.PathLike[str] | str | Iterable[os.PathLike[str] | str], questions: Mapping[tuple[str, str], str]
-) -> Outcomes:
-    """Outcomes from run folders: an option is engine/decoding/reasoning, its score the Trials' mean.
-
-    Args:
-        questions: by (task, question_id) the question's text, which ledgers do not hold.
-
-    Raises:
-        UserError: a run that ``load`` refuses, a question without a text, or no scored Trial.
-    """
-    from joulewise.ledger import load
-
-    names = ("task", "question_id", "engine", "decoding", "reasoning", "correct", "score", "status", "category")
-    table = load(runs).arrow.select(names).to_pylist()
-
-    def rows() -> Iterator[tuple[str, str, float, str | None]]:
-        for trial in table:
-            value = trial["score"] if trial["correct"] is None else float(trial["correct"])
-            if trial["status"] != "ok" or value is None:
-                continue
-            key = trial["task"], trial["question_id"]
-            if key not in questions:
-                raise UserError(f"The text of question {key[1]} of task {key[0]} is not given; ledgers do not hold it.")
-            option = f"{trial['engine']}/{trial['decoding']}/{trial['reasoning']}"
-            yield questions[key], option, value, trial["category"] or trial["task"]
-
-    return gather(rows())
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -147,9 +135,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             yield number, row
 
 
-def _read(
-    row: Mapping[str, Any], where: str, options: Sequence[str] | None
-) -> Iterator[tuple[str, str, float, str | None]]:
+def _read(row: Mapping[str, Any], where: str, options: Sequence[str] | None) -> Iterator[Outcome]:
     query = next((row[name] for name in QUERY_NAMES if name in row), None)
     if not isinstance(query, str):
         raise UserError(f"{where}: no text under any of {', '.join(QUERY_NAMES)}.")
@@ -157,14 +143,25 @@ def _read(
     domain = None if domain is None else str(domain)
     if "option" in row:
         name = "correct" if "correct" in row else "score"
-        yield query, str(row["option"]), _score(row.get(name), f"{where}, field {name}"), domain
+        figures = {f: _figure(row[f], f"{where}, field {f}") for f in FIGURES if row.get(f) not in (None, "")}
+        yield Outcome(query, str(row["option"]), _score(row.get(name), f"{where}, field {name}"), domain, figures)
         return
     scores = row.get("scores", row)
     if not isinstance(scores, dict):
         raise UserError(f"{where}, field scores: an object of option and score.")
     for option in options or [name for name in scores if name not in (*QUERY_NAMES, *DOMAIN_NAMES)]:
         if scores.get(option) not in (None, ""):
-            yield query, option, _score(scores[option], f"{where}, field {option}"), domain
+            yield Outcome(query, option, _score(scores[option], f"{where}, field {option}"), domain, {})
+
+
+def _figure(value: object, where: str) -> float:
+    try:
+        found = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else math.nan
+    except ValueError:
+        found = math.nan
+    if not (math.isfinite(found) and found >= 0):
+        raise UserError(f"{where}: a number of at least 0; leave it empty where it is not known.")
+    return found
 
 
 def _score(value: object, where: str) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from joulewise.errors import UserError
+from joulewise.tasks.asked import AskedOptions, open_asked
 from joulewise.tasks.cnn_dm import open_cnn_dm
 from joulewise.tasks.custom import open_custom
 from joulewise.tasks.gsm8k import Gsm8kOptions, open_gsm8k
@@ -34,10 +35,16 @@ TASKS: dict[str, Callable[[TaskContext], Task]] = {
     "mmlu": open_mmlu,
     "cnn_dm": open_cnn_dm,
     "mt_bench": open_mt_bench,
+    "asked": open_asked,
 }
 """The registry: name in a plan -> opens the task. A new task is one file and one line here."""
 
-OPTIONS: dict[str, type[TaskOptions]] = {"gsm8k": Gsm8kOptions, "mmlu": MmluOptions, "mt_bench": MtBenchOptions}
+OPTIONS: dict[str, type[TaskOptions]] = {
+    "gsm8k": Gsm8kOptions,
+    "mmlu": MmluOptions,
+    "mt_bench": MtBenchOptions,
+    "asked": AskedOptions,
+}
 """The options of the tasks that have some, so that a plan's faults are told before anything is opened."""
 
 JUDGED = frozenset({"mt_bench"})
@@ -48,8 +55,8 @@ GROUPS: dict[str, list[str]] = {"starter": ["starter-maths", "starter-summarisat
 
 
 def task_names() -> list[str]:
-    """The names of all shipped tasks, groups left out."""
-    return list(TASKS)
+    """The names of all tasks that have questions of their own, groups left out."""
+    return [name for name in TASKS if name != "asked"]
 
 
 def options_of(name: str) -> type[TaskOptions]:

@@ -44,6 +44,11 @@ def maths_steps(question: Question) -> str:
     return f'{question.text}\n\n{STEPS} End with "The answer is" and the number.'
 
 
+def steps(question: Question) -> str:
+    """Anything to be thought through."""
+    return f'{question.text}\n\n{STEPS} End with "The answer is" and the answer.'
+
+
 def choice_steps(question: Question) -> str:
     """A question with options (see ``with_options``) to be thought through."""
     return f'Question: {question.text}\n\n{STEPS} End with "The answer is" and the letter of the correct option.'

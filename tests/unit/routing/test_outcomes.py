@@ -4,12 +4,10 @@ import math
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from joulewise.errors import UserError
-from joulewise.routing.outcomes import gather, ledger_outcomes, read_outcomes
-from joulewise.table import SCHEMA, RunTable
+from joulewise.routing.outcomes import gather, read_outcomes, read_rows
 
 
 def written(folder: Path, name: str, text: str) -> Path:
@@ -75,19 +73,11 @@ def test_nothing_to_gather() -> None:
         gather([])
 
 
-def test_a_ledger_gives_the_trials_means_by_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = {"decoding": "vanilla", "reasoning": "direct", "task": "mmlu", "score": None, "category": "law"}
-    trials = [
-        plain | {"question_id": "1", "engine": "small", "correct": True, "status": "ok"},
-        plain | {"question_id": "1", "engine": "small", "correct": False, "status": "ok"},
-        plain | {"question_id": "1", "engine": "large", "correct": None, "score": 0.75, "status": "ok"},
-        plain | {"question_id": "2", "engine": "large", "correct": True, "status": "failed"},
-    ]
-    rows = pa.Table.from_pylist(trials, schema=pa.schema([SCHEMA.field(name) for name in trials[0]]))
-    monkeypatch.setattr("joulewise.ledger.load", lambda _: RunTable(rows))
-    found = ledger_outcomes("run", {("mmlu", "1"): "Who?"})
-    assert found.options == ("small/vanilla/direct", "large/vanilla/direct")
-    np.testing.assert_array_equal(found.correct, [[0.5, 0.75]])
-    assert (found.queries, found.domains) == (("Who?",), ("law",))
-    with pytest.raises(UserError, match="text of question 1 of task mmlu is not given"):
-        ledger_outcomes("run", {})
+def test_a_row_of_one_option_may_tell_joules_tokens_and_seconds(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", "query,option,correct,energy_j,output_tokens,total_s\nq,a,1,2.5,,0.5\n")
+    (row,) = read_rows(path)
+    assert row.figures == {"energy_j": 2.5, "total_s": 0.5}
+    for wrong in ("x", "-1", "nan"):
+        path = written(tmp_path, "b.csv", f"query,option,correct,energy_j\nq,a,1,{wrong}\n")
+        with pytest.raises(UserError, match="line 2, field energy_j: a number of at least 0"):
+            list(read_rows(path))

@@ -8,17 +8,34 @@ import numpy as np
 import pytest
 
 from joulewise.errors import UserError
-from joulewise.routing.performance import fit, predict_all
+from joulewise.routing.fitting import fit_router
+from joulewise.routing.past_answers import Past, PastAnswer
+from joulewise.routing.performance import predict_all
+from joulewise.routing.policy import Goal
+from joulewise.routing.router import Router
 from joulewise.routing.router_file import MOST_BYTES, load_router, save
 from planted_outcomes import planted
 
 pytest.importorskip("scipy", reason="learning needs the extra routing")
 
 
+def fitted() -> Router:
+    found = planted(200, named=True)
+    answers = [
+        PastAnswer(
+            option, option, query, score, domain, prompt_tokens=20 + i % 7, output_tokens=10 + i % 5,
+            energy_j=3 + i % 5, first_token_s=0.1, total_s=0.5 + 0.1 * (i % 5),
+        )
+        for i, (query, scores, domain) in enumerate(zip(found.queries, found.correct, found.domains, strict=True))
+        for option, score in zip(found.options, scores.tolist(), strict=True)
+    ]  # fmt: skip
+    return fit_router(Past(tuple(answers)))
+
+
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("router") / "router.npz"
-    save(fit(planted(200, named=True)), file)
+    save(fitted(), file)
     return file
 
 
@@ -29,18 +46,43 @@ def rewritten(source: Path, target: Path, change: dict[str, bytes]) -> Path:
     return target
 
 
-def test_what_is_read_predicts_what_was_written(path: Path) -> None:
-    model, again = fit(planted(200, named=True)), load_router(path)
-    assert (again.options, again.domains, again.reference) == (model.options, model.domains, model.reference)
+@pytest.mark.parametrize("name", ["router.npz", "router.json"])
+def test_what_is_read_predicts_what_was_written(tmp_path: Path, name: str) -> None:
+    router = fitted()
+    save(router, tmp_path / name)
+    again = load_router(tmp_path / name)
+    model, read = router.performance, again.performance
+    assert (read.options, read.domains, read.reference) == (model.options, model.domains, model.reference)
     queries = planted(50, seed=2).queries
-    np.testing.assert_allclose(predict_all(again, queries).gain, predict_all(model, queries).gain, atol=2e-3)
-    assert path.stat().st_size < MOST_BYTES
+    np.testing.assert_allclose(predict_all(read, queries).gain, predict_all(model, queries).gain, atol=2e-3)
+    assert (tmp_path / name).stat().st_size < MOST_BYTES
+    for query in queries[:5]:
+        one, other = (r.choose(query, Goal(within=0.1), domain="law") for r in (router, again))
+        assert one.option == other.option
+        assert one.estimate.energy_j.mean == pytest.approx(other.estimate.energy_j.mean, rel=1e-6)
+        assert one.estimate.total_s is not None
+        assert other.estimate.total_s is not None
+        assert one.estimate.total_s.mean == pytest.approx(other.estimate.total_s.mean, rel=1e-6)
+    assert again.saw(planted(200, named=True).queries[0])
+    assert not again.saw("never asked")
 
 
-def test_the_same_fit_writes_the_same_bytes(path: Path, tmp_path: Path) -> None:
-    save(fit(planted(200, named=True)), tmp_path / "again.npz")
-    assert (tmp_path / "again.npz").read_bytes() == path.read_bytes()
-    assert [p.name for p in tmp_path.iterdir()] == ["again.npz"]
+@pytest.mark.parametrize("name", ["again.npz", "again.json"])
+def test_the_same_fit_writes_the_same_bytes(tmp_path: Path, name: str) -> None:
+    save(fitted(), tmp_path / name)
+    before = (tmp_path / name).read_bytes()
+    save(fitted(), tmp_path / name)
+    assert (tmp_path / name).read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.9, 0.999])
+def test_truncated_json_is_refused(tmp_path: Path, share: float) -> None:
+    save(fitted(), tmp_path / "router.json")
+    whole = (tmp_path / "router.json").read_bytes()
+    (tmp_path / "cut.json").write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(UserError, match="truncated, damaged or no router file"):
+        load_router(tmp_path / "cut.json")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])
@@ -55,7 +97,7 @@ def test_another_version_is_refused(path: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         header = json.loads(archive.read("header.json")) | {"version": 99}
     other = rewritten(path, tmp_path / "other.npz", {"header.json": json.dumps(header).encode()})
-    with pytest.raises(UserError, match="version 99, and this reads 1"):
+    with pytest.raises(UserError, match="version 99, and this reads 2"):
         load_router(other)
 
 

@@ -1,0 +1,183 @@
+"""One command's worth of learning: past answers, and curves where there are some, to a router."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from joulewise.analysis.curve_points import Origin
+from joulewise.analysis.curves import Curve
+from joulewise.analysis.least_squares import non_negative
+from joulewise.errors import UserError
+from joulewise.routing.answer_joules import AnswerJoules, fit_answer_joules
+from joulewise.routing.energy import OptionEnergy, PublishedCurve
+from joulewise.routing.latency import Latency, Timing, fit_latency
+from joulewise.routing.lengths import fit_lengths
+from joulewise.routing.past_answers import Past, PastAnswer
+from joulewise.routing.performance import fit
+from joulewise.routing.policy import Option
+from joulewise.routing.router import Learnt, PromptLength, Router, pieces, query_hash
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCurve:
+    """An operating curve and what it is of."""
+
+    curve: Curve
+    origin: Origin
+
+    @property
+    def server(self) -> str:
+        """``engine/decoding``, by label."""
+        return f"{self.origin.engine}/{self.origin.decoding}"
+
+
+def fit_router(
+    past: Past,
+    curves: Sequence[MeasuredCurve] = (),
+    published: Mapping[str, PublishedCurve] | None = None,
+    seed: int = 0,
+) -> Router:
+    """Learn a router. The same past, curves and seed give the same router.
+
+    Joules of an option come from a curve of its engine and decoding, else from published ones, else from its past
+    answers; output lengths and seconds from its past answers.
+
+    Args:
+        curves: of servers, by their labels.
+        published: by option or server.
+
+    Raises:
+        UserError: there is no scored query, or a curve of what no option runs on.
+        EnvironmentFault: scipy (extra ``routing``) is not installed.
+    """
+    by_server = {c.server: c for c in curves}
+    outcomes = past.outcomes()
+    servers = {a.option: a.server for a in past.answers}
+    if strange := sorted(set(by_server) - set(servers.values())):
+        raise UserError(
+            f"the curve of {strange[0]} is of no option: there are {', '.join(sorted(set(servers.values())))}"
+        )
+    if strange := sorted(set(published or {}) - set(servers) - set(servers.values())):
+        raise UserError(f"published joules of {strange[0]}: no option or server is called so")
+    performance = fit(outcomes, seed)
+    of_option = _grouped(past.answers, lambda a: a.option)
+    of_server = _grouped(past.answers, lambda a: a.server)
+    timings = {server: _timings(answers) for server, answers in of_server.items()}
+    learnt: dict[str, Learnt] = {}
+    for name in sorted(servers):
+        if past.answers_as(name) not in performance.options:
+            continue  # a sweep's, or never scored
+        mine = [a for a in of_option[name] if a.query is not None]
+        way = past.ways.get(name)
+        side_by_side = way is not None and way.side_by_side
+        # What a sample draws depends on its server alone, but where samples share a batch.
+        others = mine if side_by_side else [a for a in of_server[servers[name]] if not _is_batched(past, a)]
+        curve: Curve | PublishedCurve | AnswerJoules | None = None
+        provenance, origin = "unknown", None
+        if (measured := by_server.get(servers[name])) is not None:
+            curve, provenance, origin = measured.curve, "measured", measured.origin
+        elif (told := (published or {}).get(name) or (published or {}).get(servers[name])) is not None:
+            curve, provenance = told, "published"
+        elif (found := _answer_joules(others)) is not None:
+            curve, provenance = found, found.provenance
+        learnt[name] = Learnt(
+            Option(name, servers[name]) if way is None else way.option,
+            _energy(mine, curve, side_by_side, None if way is None else way.option.output_budget),
+            timings[servers[name]],
+            _prompt_length(mine),
+            way,
+            past.answers_as(name),
+            provenance,
+            origin,
+        )
+    seen = np.array(sorted({query_hash(q) for q in outcomes.queries}), dtype=np.uint64)
+    return Router(performance, learnt, seen)
+
+
+def measured_curves(folders: Iterable[os.PathLike[str] | str]) -> tuple[list[MeasuredCurve], list[str]]:
+    """Curves of the engines and decodings of runs whose points carry one; and why others do not."""
+    from joulewise.analysis.curve_points import run_points
+    from joulewise.analysis.curves import fit_curve
+    from joulewise.ledger import load
+
+    found, notes = [], []
+    for folder in map(Path, folders):
+        table = load(folder)
+        pairs = sorted({(r["engine"], r["decoding"]) for r in table.arrow.select(["engine", "decoding"]).to_pylist()})
+        for engine, decoding in pairs:
+            try:
+                points = run_points(table, engine=engine, decoding=decoding)
+                found.append(MeasuredCurve(fit_curve(points.points, by=points.by), points.origin))
+            except UserError as why:
+                notes.append(f"{engine}/{decoding}: no operating curve ({why}): joules come from past answers")
+    return found, notes
+
+
+def _grouped(answers: Iterable[PastAnswer], key: Callable[[PastAnswer], Key]) -> dict[Key, list[PastAnswer]]:
+    groups: dict[Key, list[PastAnswer]] = {}
+    for answer in answers:
+        groups.setdefault(key(answer), []).append(answer)
+    return groups
+
+
+def _is_batched(past: Past, answer: PastAnswer) -> bool:
+    way = past.ways.get(answer.option)
+    return way is not None and way.side_by_side
+
+
+def _answer_joules(answers: Sequence[PastAnswer]) -> AnswerJoules | None:
+    known = [
+        a
+        for a in answers
+        if a.energy_j and a.running == 1 and a.prompt_tokens is not None and a.output_tokens is not None
+    ]
+    if not known:
+        return None
+    provenance = "measured" if all(a.provenance == "measured" for a in known) else "modelled"
+    rows = np.array([[a.prompt_tokens, a.output_tokens, (a.energy_j or 0.0) / a.samples] for a in known])
+    return fit_answer_joules(rows[:, 0], rows[:, 1], rows[:, 2], provenance)
+
+
+def _energy(
+    answers: Sequence[PastAnswer],
+    curve: Curve | PublishedCurve | AnswerJoules | None,
+    side_by_side: bool,
+    budget: int | None,
+) -> OptionEnergy | None:
+    known = [a for a in answers if a.prompt_tokens is not None and a.output_tokens is not None]
+    if curve is None or not known:
+        return None
+    lengths = fit_lengths(
+        [a.prompt_tokens or 0.0 for a in known], [a.output_tokens or 0.0 for a in known], [a.domain for a in known]
+    )
+    votes = sum(a.samples for a in known) / len(known)
+    return OptionEnergy(lengths, curve, max(1.0, votes), at_once=side_by_side, prompt_read_once=side_by_side)
+
+
+def _timings(answers: Sequence[PastAnswer]) -> Latency | None:
+    timings = [
+        Timing(a.prompt_tokens, a.output_tokens, a.running, a.first_token_s, a.total_s)
+        for a in answers
+        if a.total_s and not a.probe and a.prompt_tokens is not None and a.output_tokens
+    ]
+    return fit_latency(timings) if timings else None
+
+
+def _prompt_length(answers: Sequence[PastAnswer]) -> PromptLength:
+    """Least squares, both coefficients at least 0."""
+    known = [(pieces(a.query), a.prompt_tokens) for a in answers if a.query is not None and a.prompt_tokens is not None]
+    if not known:
+        return PromptLength()
+    x, y = np.array(known, dtype=np.float64).T
+    columns = np.stack([np.ones(len(x)), x], axis=1)
+    base, per_piece = map(float, non_negative((columns.T @ columns)[None], (columns.T @ y)[None])[0])
+    return PromptLength(base, per_piece) if math.isfinite(base + per_piece) else PromptLength()

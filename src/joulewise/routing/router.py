@@ -1,0 +1,196 @@
+"""A router: what was learnt of every option, ready to estimate and to choose."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from joulewise.analysis.curve_points import Origin
+from joulewise.errors import UserError
+from joulewise.routing.energy import EnergyEstimate, OptionEnergy, expected_energy
+from joulewise.routing.latency import Latency, Seconds, expected_seconds
+from joulewise.routing.past_answers import Way
+from joulewise.routing.performance import Performance, Prediction
+from joulewise.routing.policy import Choice, Conversation, Estimate, Estimator, Goal, Load, Option, Query, State, choose
+
+_TOKEN = re.compile(r"\w{1,6}|[^\w\s]")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLength:
+    """Prompt tokens of an option for a query: ``base + per_piece x pieces`` (runs of up to six letters, or marks)."""
+
+    base: float = 0.0
+    per_piece: float = 1.0
+
+    def tokens(self, query: str) -> int:
+        """An estimate: no tokenizer is loaded to route."""
+        return max(1, round(self.base + self.per_piece * pieces(query)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Learnt:
+    """What was learnt of one option.
+
+    Args:
+        option: what the policy knows of it.
+        energy: None where its joules are not known.
+        latency: None where its seconds are not known.
+        prompt: its prompts' lengths.
+        way: how it answers; None where only its outcomes are known.
+        answers_as: its name in the performance estimator.
+        provenance: of its joules.
+        origin: of its operating curve, where it has a measured one.
+    """
+
+    option: Option
+    energy: OptionEnergy | None
+    latency: Latency | None
+    prompt: PromptLength
+    way: Way | None
+    answers_as: str
+    provenance: str = "unknown"
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Router:
+    """All that is learnt.
+
+    Args:
+        performance: how likely each option is right.
+        learnt: by option, cascades apart.
+        seen: hashes of the queries that were learnt from, ascending.
+        routing_j: joules of one decision, as measured when it was fitted; 0 where not known.
+    """
+
+    performance: Performance
+    learnt: Mapping[str, Learnt]
+    seen: npt.NDArray[np.uint64]
+    routing_j: float = 0.0
+    cascades: tuple[Option, ...] = field(default=())
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """All options."""
+        return (*(known.option for known in self.learnt.values()), *self.cascades)
+
+    def query(self, text: str, domain: str | None = None, conversation: Conversation | None = None) -> Query:
+        """A query as the policy takes it; its prompt is the longest that an option makes of it."""
+        longest = max(known.prompt.tokens(text) for known in self.learnt.values())
+        return Query(longest, domain, conversation=conversation)
+
+    def estimator(self, text: str, domain: str | None = None, prediction: Prediction | None = None) -> Estimator:
+        """What is expected of each option for a query.
+
+        Args:
+            prediction: of the accuracies, where it is known already.
+
+        Raises:
+            UserError: once asked for an option whose joules are not known.
+        """
+        found = self.performance.predict(text, domain) if prediction is None else prediction
+        place = {name: i for i, name in enumerate(self.performance.options)}
+        count = pieces(text)
+
+        def estimate(_: Query, option: Option, load: Load) -> Estimate:
+            known = self.learnt[option.name]
+            prompt = max(1.0, known.prompt.base + known.prompt.per_piece * count)
+            energy = known_energy(known)
+            joules = expected_energy(energy, prompt, max(1.0, load.running), domain, self.routing_j)
+            seconds = _seconds(known, prompt, load, domain)
+            return Estimate(
+                min(1.0, max(0.0, float(found.accuracy[place[known.answers_as]]))),
+                joules.energy_j,
+                None if seconds is None else seconds.first_token_s,
+                None if seconds is None else seconds.total_s,
+            )
+
+        return estimate
+
+    def choose(
+        self,
+        text: str,
+        goal: Goal,
+        state: State = State(),  # noqa: B008 - frozen
+        domain: str | None = None,
+        conversation: Conversation | None = None,
+        without: Sequence[str] = (),
+    ) -> Choice:
+        """The option for a query.
+
+        Args:
+            without: options that cannot be had at present.
+
+        Raises:
+            UserError: as ``policy.choose``.
+        """
+        query, left = self.query(text, domain, conversation), [o for o in self.options if o.name not in without]
+        return choose(query, left, self.estimator(text, domain), state, goal)
+
+    def notes(self, text: str, option: str, load: Load, domain: str | None = None) -> tuple[str, ...]:
+        """Why what is expected of an option is a guess, one sentence each."""
+        known = self.learnt[option]
+        prompt = known.prompt.tokens(text)
+        told: list[str] = []
+        if known.energy is not None:
+            told += self.expected(option, prompt, load, domain).warnings
+        if (seconds := _seconds(known, prompt, load, domain)) is not None:
+            told += seconds.warnings
+        return tuple(dict.fromkeys(told))
+
+    def expected(self, option: str, prompt_tokens: float, load: Load, domain: str | None = None) -> EnergyEstimate:
+        """The joules of an option, in full."""
+        energy = known_energy(self.learnt[option])
+        return expected_energy(energy, prompt_tokens, max(1.0, load.running), domain, self.routing_j)
+
+    def saw(self, text: str) -> bool:
+        """Whether a query was learnt from."""
+        number = query_hash(text)
+        at = int(np.searchsorted(self.seen, np.uint64(number)))
+        return at < len(self.seen) and int(self.seen[at]) == number
+
+
+def known_energy(known: Learnt) -> OptionEnergy:
+    """An option's joules.
+
+    Raises:
+        UserError: they are not known.
+    """
+    if known.energy is None:
+        raise UserError(
+            f"the joules of {known.option.name} are not known: fit the router with run folders of it, with a curve "
+            "(--curve FILE), or with a file of outcomes that has energy_j, prompt_tokens and output_tokens"
+        )
+    return known.energy
+
+
+def _seconds(known: Learnt, prompt_tokens: float, load: Load, domain: str | None) -> Seconds | None:
+    if known.latency is None or known.energy is None:
+        return None
+    energy = known.energy
+    return expected_seconds(
+        known.latency,
+        energy.lengths,
+        prompt_tokens,
+        load,
+        votes=round(energy.votes),
+        most_output_tokens=energy.most_output_tokens,
+        domain=domain,
+        sequential_votes=not energy.at_once,
+    )
+
+
+def pieces(query: str) -> int:
+    """Runs of up to six letters or digits, and single marks: about as many as a tokenizer makes."""
+    return sum(1 for _ in _TOKEN.finditer(query[:200_000])) * max(1, len(query)) // max(1, min(len(query), 200_000))
+
+
+def query_hash(text: str) -> int:
+    """64 bits of a query's SHA-256, white space aside."""
+    return int.from_bytes(hashlib.sha256(" ".join(text.split()).encode("utf-8", "surrogatepass")).digest()[:8], "big")
