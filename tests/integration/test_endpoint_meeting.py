@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import ssl
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("aiohttp", reason="the extra endpoint is not installed")
 
-from endpoint_runs import Server, plan
-from fake_server import Reply, fails
+from endpoint_runs import Server, plan, trials
+from fake_server import Asked, Reply, fails
 from joulewise.energy.meter import Meter
+from joulewise.engines.servers import served
 from joulewise.engines.servers.process import free_port
-from joulewise.errors import EnvironmentFault, JoulewiseError, UserError
+from joulewise.errors import EnvironmentFault, JoulewiseError, ServerError, UserError
 from joulewise.runner import run
 
 
@@ -70,3 +75,79 @@ def test_a_decoding_without_an_address_is_refused(tmp_path: Path, meter: Meter) 
     with Server() as server, pytest.raises(UserError, match="no address is given for coga-5"):
         run(plan(tmp_path, server.url, decodings=["vanilla", "coga"]), tmp_path / "run", meter=meter)
     assert server.asked == []
+
+
+@pytest.fixture
+def web_server(tmp_path: Path) -> Iterator[str]:
+    """The address of a server of files and folders: pages for browsers, and no POST."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=tmp_path)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+
+
+def test_a_web_server_is_no_engine(tmp_path: Path, meter: Meter, web_server: str) -> None:
+    with pytest.raises(UserError) as told:
+        run(plan(tmp_path, web_server), tmp_path / "run", meter=meter)
+    assert str(told.value) == f"{web_server}/chat/completions answers HTTP 501 (a web page); check url"
+
+
+@pytest.mark.parametrize(
+    ("models", "completion", "words"),
+    [
+        (Reply([b"<!DOCTYPE html>", b"<p>Hello"]), fails(404), r"/v1/models answers, but .* \(a web page\); check url"),
+        (fails(404), Reply([b" <html>"]), r"completions answers, but not as a completion does \(a web page\)"),
+        (fails(404), Reply([b"<html>"], 404), r"answers HTTP 404 \(a web page\); check url"),
+        (fails(404), Reply([b"<html>"], 502), r"answers HTTP 502 \(a web page\)"),
+    ],
+)
+def test_what_is_no_such_api_is_told_before_the_first_trial(
+    tmp_path: Path, meter: Meter, models: Reply, completion: Reply, words: str
+) -> None:
+    class Other(Server):
+        def reply(self, asked: Asked) -> Reply:
+            return models if asked.path == "/v1/models" else completion
+
+    with Other() as server:
+        with pytest.raises(JoulewiseError, match=words) as told:
+            run(plan(tmp_path, server.url), tmp_path / "run", meter=meter)
+        assert server.url in str(told.value)
+    assert "<" not in str(told.value)
+    assert not (tmp_path / "run" / "ledger.jsonl").read_text()
+
+
+def test_a_server_that_lists_no_models_and_answers_is_measured(tmp_path: Path, meter: Meter) -> None:
+    class Unlisted(Server):
+        def reply(self, asked: Asked) -> Reply:
+            return fails(404) if asked.path == "/v1/models" else super().reply(asked)
+
+    with Unlisted() as server:
+        found = trials(tmp_path, plan(tmp_path, server.url), meter)
+        assert server.asked[0].json["max_tokens"] == 1
+    assert [t.status for t in found] == ["ok", "ok"]
+
+
+def test_a_server_that_still_loads_is_waited_for(tmp_path: Path, meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """llama.cpp lists its model meanwhile, and answers nothing else."""
+    monkeypatch.setattr(served, "LOOK_S", 0.01)
+    health = iter([fails(503, "Loading model")] * 3)
+    told: list[str] = []
+    with Server(health=lambda: next(health, Reply([b"{}"]))) as server:
+        done = run(plan(tmp_path, server.url), tmp_path / "run", meter=meter, on_progress=lambda p: told.append(p.text))
+        assert sum(f"{server.url} is not ready yet" in text for text in told) == 3
+    assert (done.done, done.failed) == (2, 0)
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/models"])
+def test_a_server_that_goes_on_loading_is_given_up(tmp_path: Path, meter: Meter, path: str) -> None:
+    class Loading(Server):
+        def reply(self, asked: Asked) -> Reply:
+            return fails(503, "Loading model") if asked.path == path else super().reply(asked)
+
+    with Loading() as server, pytest.raises(ServerError, match=r"HTTP 503.* after 0.02 s: .*`timeout_s`"):
+        run(plan(tmp_path, server.url, engine={"timeout_s": 0.02}), tmp_path / "run", meter=meter)

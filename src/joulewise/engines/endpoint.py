@@ -26,11 +26,12 @@ from joulewise.engines.engine import (
     EngineInfo,
     Generation,
     LosslessCheck,
+    Message,
     Request,
 )
 from joulewise.engines.servers import open_recipe
 from joulewise.engines.servers.counters import Asked
-from joulewise.engines.servers.served import Served, meet, shown, start
+from joulewise.engines.servers.served import Served, meet, shown, start, wait_until_loaded
 from joulewise.engines.servers.server import Launch, ServerRecipe, gpu_environment
 from joulewise.engines.serving import Counted, Sending
 from joulewise.errors import ContextLengthError, EnvironmentFault, JoulewiseError, ServerError, UserError
@@ -63,6 +64,7 @@ NO_USAGE = (
 )
 COUNTED_HERE = "the server sent no usage: its tokens were counted here, by a tokenizer"
 
+_SHORTEST = Request((Message("user", "1"),), max_new_tokens=1)
 _LIST = Patience(first_s=30.0, idle_s=30.0)
 _Result = TypeVar("_Result")
 
@@ -174,15 +176,19 @@ class EndpointEngine:
         return self._folder / f"{self._spec.label}-{decoding.label}.log".replace("/", "_")
 
     def _met(self, decoding: Decoding) -> Served:
-        base = self._spec.addresses[decoding.label]
-        try:
-            there = self._run(lambda session: list_models(session, self._endpoint(base), _LIST))
-        except WrongAddress:
-            there = {}  # no list of models there; a first request will tell
+        base, key = self._spec.addresses[decoding.label], self._key()
+        endpoint = self._endpoint(base)
+        wait_until_loaded(base, key, self._spec.timeout_s, self._tell)
+        there: Mapping[str, Any] | None = None
+        with suppress(WrongAddress):
+            there = self._run(lambda session: list_models(session, endpoint, _LIST))
         if there and self._spec.model not in there:
             names = ", ".join(sorted(there)[:10])
             raise UserError(f"{base}: the server has no model {self._spec.model}; it lists {names}")
-        return meet(decoding, base, self._key())
+        served = meet(decoding, base, key)
+        if there is None:
+            self._answer(served, _SHORTEST)  # nor does any web server list models: this one is to answer once
+        return served
 
     def _key(self) -> str | None:
         name = self._spec.key_env

@@ -89,7 +89,7 @@ class EndpointSpec(BaseModel):
         base_model: as for ``transformers``: the name by which the plan's other engines know this model.
         power_limit_w: as for ``transformers``; of the ``gpus``, or all of this machine's. For servers on this machine.
         locked_sm_clock_hz: likewise.
-        timeout_s: so long one answer may take.
+        timeout_s: so long one answer may take; a server at ``url`` that still loads is given as long.
         name: label in tables; None takes the model's name and the server's kind.
     """
 

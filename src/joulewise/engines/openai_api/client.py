@@ -79,7 +79,9 @@ class Endpoint:
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
     def told(self, words: str) -> str:
-        """A server's words on one short line, the key taken out."""
+        """A server's words on one short line, the key taken out; a page for browsers is only named."""
+        if words.lstrip().startswith("<"):
+            return "a web page"
         return " ".join((words.replace(self.key, "***") if self.key else words).split())[:200]
 
 
@@ -374,7 +376,7 @@ class _Call:
             return KeyRefused(f"{answers}: {which}", retries=self.retries)
         if status == 404 and self.path != "models":
             return await self._not_found(answers)
-        if 300 <= status < 400 or status in (404, 405):
+        if 300 <= status < 400 or status in (404, 405, 501):
             return WrongAddress(f"{answers}; check url", retries=self.retries)
         if status == 400 and any(sign in said for sign in _TOO_LONG):
             return TooLongForModel(f"{answers}: the prompt and its output do not fit the model", retries=self.retries)

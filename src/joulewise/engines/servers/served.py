@@ -22,6 +22,9 @@ from joulewise.errors import ServerError
 TRIES = 3
 """A free port may be taken by another program before the server takes it."""
 
+LOOK_S = 1.0
+"""How often a server that is not ready yet is asked."""
+
 CATCH_UP_S = 1.0
 """Servers count a request a moment after they have answered it."""
 
@@ -152,11 +155,40 @@ def start(
     raise AssertionError
 
 
+def wait_until_loaded(base: str, key: str | None, timeout_s: float, tell: Callable[[str], None]) -> None:
+    """Wait while a server that runs already says that it is not ready (HTTP 503).
+
+    Args:
+        base: its address.
+        key: a bearer token.
+        timeout_s: so long it may take.
+        tell: hears about every second how long it has been.
+
+    Raises:
+        ServerError: it was not ready in time.
+    """
+    base = base.rstrip("/")
+    start_s = time.monotonic()
+    # llama.cpp lists its model before it is loaded; others have no /health.
+    while 503 in (fetcher(_root(base), key)("/health")[0], fetcher(base, key)("/models")[0]):
+        waited_s = time.monotonic() - start_s
+        if waited_s > timeout_s:
+            raise ServerError(
+                f"{base} says that it is not ready (HTTP 503), and still did after {timeout_s:g} s: see its log, or "
+                "give it more with `timeout_s`"
+            )
+        tell(f"{waited_s:.0f} s: {base} is not ready yet")
+        time.sleep(min(LOOK_S, timeout_s))
+
+
+def _root(base: str) -> str:
+    parts = urllib.parse.urlsplit(base)
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
+
+
 def meet(decoding: Decoding, base: str, key: str | None) -> Served:
     """A server that runs already, by what it says that it is."""
-    parts = urllib.parse.urlsplit(base)
-    root = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
-    fetch = fetcher(root, key)
+    fetch = fetcher(_root(base), key)
     for kind in SERVERS:
         recipe = open_recipe(kind)
         about = recipe.about(fetch)

@@ -161,7 +161,7 @@ def test_streams_that_are_whole_all_the_same(steps: tuple[bytes, ...]) -> None:
         (fails(500, "out of memory"), ServerFault, "HTTP 500 .out of memory"),
         (fails(503, "busy"), Overloaded, "HTTP 503 .busy.*; send fewer"),
         (fails(429, "slow down", Retry_After="7"), Overloaded, "HTTP 429 .*asks to wait 7 s"),
-        (HTML, NotAnAnswer, "not as a completion .*Welcome"),
+        (HTML, NotAnAnswer, "not as a completion .*a web page"),
         (Reply(()), NotAnAnswer, "nothing"),
         (Reply([b"SSH-2.0-OpenSSH_9\r\n"], raw=True), NotAnAnswer, "no HTTP"),
         (Reply([b'{"choices"'], headers={"Content-Type": "application/json"}), NotAnAnswer, "no JSON"),
