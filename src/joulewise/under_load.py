@@ -414,7 +414,7 @@ def _rows_file(target: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
 
 
 def _steady(load: Stretch, course: Course, driven: Driven) -> Steady:
-    if load.ramp:
+    if load.ramp and course.whole:
         return Steady(driven.start_s, driven.start_s, float(course.edges_s[-1]), driven.end_s)
     return steady_part(course, driven.offered_until_s, driven.end_s)
 

@@ -172,6 +172,17 @@ def test_requests_that_fail_are_counted_and_too_many_fail_the_trial(
     assert sum(row["error"] is not None for row in rows_of(tmp_path, told)) == told.failed
 
 
+@pytest.mark.parametrize("to", [{}, {"to_concurrency": 4}])
+def test_a_load_without_any_answer_has_no_steady_part(tmp_path: Path, meter: Meter, to: dict[str, int]) -> None:
+    with FakeServer(lambda asked: answered(asked) if asked.json["max_tokens"] == 16 else fails(500)) as server:
+        loads = [{"kind": "closed", "concurrency": 2, **to, "duration_s": 1.0}]
+        (trial,) = trials(tmp_path, plan(tmp_path, server.url, loads), meter)
+    assert trial.status == "failed"
+    assert "requests was answered" in str(trial.error)
+    assert trial.load is not None
+    assert (trial.load.answered, trial.load.from_s, trial.load.until_s) == (0, None, None)
+
+
 def test_without_usage_no_figure_is_made_up(tmp_path: Path, meter: Meter) -> None:
     first = itertools.count()
 

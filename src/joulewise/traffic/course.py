@@ -22,12 +22,14 @@ class Course:
         duration_s: for so long requests become due.
 
     ``edges_s`` are the ends of its slices, rising, shape ``(SLICES + 1,)``. What lies outside of them is not counted.
+    ``whole`` is how many requests had a whole answer.
     """
 
     def __init__(self, start_s: float, duration_s: float) -> None:
         self.edges_s: Floats = np.linspace(start_s, start_s + duration_s, SLICES + 1)
         self._flight_s = np.zeros(SLICES + 1)
         self._chunks, self._tokens = np.zeros(SLICES + 1), np.zeros(SLICES + 1)
+        self.whole = 0
         self._all_tell = True
         self._gaps = [Histogram() for _ in range(SLICES)]
 
@@ -37,6 +39,7 @@ class Course:
         Args:
             chunks: of its answer; None where none came.
         """
+        self.whole += request.whole
         if request.began_s is not None:
             self._flight_s += np.clip(self.edges_s - request.began_s, 0.0, request.end_s - request.began_s)
         if not chunks:

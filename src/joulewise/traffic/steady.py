@@ -12,7 +12,7 @@ The rule, in order:
 3. It is no steady state, and none is claimed, where the minimum lies at half of a series (still changing), or where
    what is left drifts: its second half differs from its first by more than ``DRIFT`` of the mean and by more than three
    standard errors of that difference (between batches), in either series. An open loop over the server's capacity is
-   the usual case: its queue grows until the end.
+   the usual case: its queue grows until the end. Nor is it one where no request was answered.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ def steady_part(course: Course, offered_until_s: float, end_s: float) -> Steady:
     if slices < FEWEST_BATCHES * BATCH:
         too_short = f"it was offered for {max(0, whole)} of its {len(course.edges_s) - 1} slices only"
         return Steady(start_s, None, None, end_s, too_short)
+    if not course.whole:
+        return Steady(start_s, None, None, end_s, "no request was answered")
     first, reason = steady_from(course.in_flight[:slices], course.output[:slices])
     if reason is not None:
         return Steady(start_s, None, None, end_s, reason)

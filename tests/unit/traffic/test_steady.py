@@ -119,6 +119,20 @@ def test_nothing_asked() -> None:
     )
 
 
+def test_without_any_answer_nothing_is_steady() -> None:
+    found = Course(0.0, 10.0)
+    for stream in range(100):
+        found.add(Served(stream / 10, stream / 10, stream / 10 + 2.0, whole=False), None)
+    assert steady_part(found, 10.0, 12.0) == Steady(0.0, None, None, 12.0, "no request was answered")
+
+
+def test_answers_that_come_all_at_once_are_answers() -> None:
+    found = Course(0.0, 10.0)
+    for stream in range(100):
+        found.add(Served(stream / 10, stream / 10, stream / 10 + 0.1), Chunks())
+    assert steady_part(found, 10.0, 12.0).reason is None
+
+
 @given(
     st.lists(
         st.tuples(st.floats(0.0, 8.0), st.lists(st.floats(0.01, 1.0), min_size=1, max_size=6), st.integers(1, 4)),
