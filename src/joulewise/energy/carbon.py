@@ -57,12 +57,14 @@ class Intensity:
         where: the country, the zone or the file.
         source: whose figure it is.
         age: of what time it is, and how far that lies from the time of the joules, in words.
+        away_s: seconds between its time and that of the joules; 0 for a year's mean, which has no moment.
     """
 
     g_per_kwh: float
     where: str
     source: str
     age: str
+    away_s: float = 0.0
 
     @property
     def g_per_j(self) -> float:
@@ -191,7 +193,7 @@ class _Series:
         age = f"value of {_moment(self._times[first])}" if count == 1 else f"mean of {count} values"
         beyond = max(self._times[0] - start, end - self._end, timedelta(0))
         age += f", up to {_span(beyond)} away from the joules" if beyond else ", of the joules' own time"
-        return Intensity(mean, self._name, "a file", age)
+        return Intensity(mean, self._name, "a file", age, beyond.total_seconds())
 
 
 class _Latest(BaseModel):
@@ -215,7 +217,7 @@ def _electricity_maps(zone: str) -> Grid:
         away = max(start - latest.time, latest.time - end, timedelta(0))
         age = f"value of {_moment(latest.time)}"
         age += f", {_span(away)} {'before' if latest.time < start else 'after'} the joules" if away else ""
-        return Intensity(latest.carbon_intensity, f"zone {latest.zone}", source, age)
+        return Intensity(latest.carbon_intensity, f"zone {latest.zone}", source, age, away.total_seconds())
 
     return at
 

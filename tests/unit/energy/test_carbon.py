@@ -64,6 +64,7 @@ def test_a_file_of_another_time_gives_its_nearest_value_and_says_how_far_it_is(t
     late = at(NOON + 5 * HOUR, NOON + 6 * HOUR)
     assert late.g_per_kwh == 200.0
     assert late.age == "value of 2026-03-01 13:00 UTC, up to 4 hours away from the joules"
+    assert late.away_s == 4 * 3600
     early = at(NOON - 49 * HOUR, NOON - 48 * HOUR)
     assert early.g_per_kwh == 100.0
     assert early.age.endswith("up to 3 days away from the joules")
@@ -179,6 +180,7 @@ def test_electricity_maps_is_asked_once_with_the_token_in_a_header(api: Api) -> 
     assert intensity.where == "zone DE"
     assert intensity.source == "Electricity Maps (lifecycle, estimated)"
     assert intensity.age == "value of 2026-03-01 12:00 UTC, 2 days before the joules"
+    assert intensity.away_s == 26 * 3600
     assert at(NOON - HOUR, NOON + HOUR).age == "value of 2026-03-01 12:00 UTC"
     assert len(api.asked) == 1
 
