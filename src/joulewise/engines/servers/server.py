@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -152,7 +153,7 @@ def fetcher(root: str, key: str | None = None, timeout_s: float = 5.0) -> Fetch:
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, ""
-        except (OSError, ValueError):  # nobody there yet, or no HTTP
+        except (OSError, ValueError, http.client.HTTPException):  # nobody there yet, or no HTTP
             return 0, ""
 
     return fetch
