@@ -48,6 +48,7 @@ from joulewise.schedule import (
     check_compared,
     check_reasonings,
     check_supported,
+    check_traces,
     check_unchanged,
     first_prompt_hash,
     further,
@@ -107,6 +108,7 @@ def run(
     skipped = Skipped()
     questions = open_tasks(plan, data_dir, limit, skipped.add if skip_bad else None)
     check_reasonings(plan, questions)
+    check_traces(plan)
     engines, absent = check_supported(plan)
     check_compared(plan, engines, questions)
     jobs = schedule(plan, questions)

@@ -20,6 +20,7 @@ from joulewise.plan import Cell, Plan, TaskSpec
 from joulewise.records import Trial
 from joulewise.tasks import open_task
 from joulewise.tasks.task import Question, Task, prompt_hash, question_hash
+from joulewise.traffic.arrivals import Replay
 
 TOLD = 3
 """So many faults of a task's data are told in full; all are in the run folder."""
@@ -283,6 +284,27 @@ def unsupported(plan: Plan, engines: Mapping[str, Engine]) -> Faults:
             left_out = f"`exclude: [{{engine: '{label}', decoding: '{decoding}', reasoning: '{reasoning}'}}]`"
             told = f"engine {label} cannot do {reasoning} by {decoding}: {reason}; leave out `batched`, or these cells "
             faults.setdefault(f"{told}with {left_out}", []).append(cell)
+    return faults
+
+
+def check_traces(plan: Plan) -> None:
+    """Make sure that the traces of the plan's loads can be replayed.
+
+    Raises:
+        UserError: naming every one that cannot, and why.
+    """
+    _refuse(unreplayable(plan))
+
+
+def unreplayable(plan: Plan) -> Faults:
+    """The traces that are not there, or none."""
+    faults = Faults()
+    for stretch in (stretch for loads in plan.loads for stretch in loads.each()):
+        try:
+            if isinstance(stretch.load, Replay):
+                stretch.load.check(stretch.duration_s)
+        except UserError as error:
+            faults.setdefault(str(error), []).extend(cell for cell in plan.cells() if cell.load == stretch)
     return faults
 
 

@@ -10,12 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
+from typer.testing import CliRunner
 
 pytest.importorskip("aiohttp", reason="the extra endpoint is not installed")
 
 from endpoint_runs import Server, plan, trials
 from fake_server import Asked, Reply, fails
+from joulewise.cli.main import app
 from joulewise.energy.meter import Meter
+from joulewise.energy.source import Discovery
+from joulewise.energy.sources import nvml
 from joulewise.engines.servers import served
 from joulewise.engines.servers.process import free_port
 from joulewise.errors import EnvironmentFault, JoulewiseError, ServerError, UserError
@@ -36,6 +41,39 @@ def test_the_key_comes_from_the_environment_alone(
 def test_a_key_that_is_not_set(tmp_path: Path, meter: Meter) -> None:
     with Server() as server, pytest.raises(UserError, match="variable NO_SUCH_KEY of `key_env` is not set"):
         run(plan(tmp_path, server.url, engine={"key_env": "NO_SUCH_KEY"}), tmp_path / "run", meter=meter)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (None, "engine served: the environment variable SERVED_KEY of `key_env` is not set"),
+        ("two words", "the server's key holds spaces"),
+    ],
+)
+def test_a_dry_run_tells_a_key_that_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None, words: str
+) -> None:
+    planned = plan(tmp_path, "http://localhost:1/v1", engine={"key_env": "SERVED_KEY"})
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(planned.model_dump(mode="json")))
+    command = ["run", str(tmp_path / "plan.yaml"), "--dry-run"]
+    monkeypatch.setenv("SERVED_KEY", "k-987654321")
+    assert CliRunner().invoke(app, command).exit_code == 0
+    if key is None:
+        monkeypatch.delenv("SERVED_KEY")
+    else:
+        monkeypatch.setenv("SERVED_KEY", key)
+    done = CliRunner().invoke(app, command)
+    assert words in str(done.exception)
+    assert "two words" not in str(done.exception)
+
+
+def test_a_dry_run_tells_a_gpu_that_cannot_be_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "discover", Discovery)
+    planned = plan(tmp_path, "http://localhost:1/v1", engine={"power_limit_w": 300.0})
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(planned.model_dump(mode="json")))
+    done = CliRunner().invoke(app, ["run", str(tmp_path / "plan.yaml"), "--dry-run"])
+    assert "The plan asks for a power limit 300 W, and there is no NVIDIA GPU" in str(done.exception)
+    assert "1 of 1 cell cannot run" in str(done.exception)
 
 
 @pytest.mark.parametrize(

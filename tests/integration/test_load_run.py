@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 pytest.importorskip("aiohttp", reason="the extra endpoint is not installed")
@@ -265,6 +266,39 @@ def test_a_dry_run_tells_stretches_and_their_time(repository: Path) -> None:
     assert "vanilla/direct/starter-maths/c4" in done.output
     assert "3 x 20 s" in done.output
     assert "6 cells, 18 Trials under load" in done.output
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "trace.csv cannot be read: No such file"),
+        ("", "trace.csv is empty: its first line names the columns TIMESTAMP, ContextTokens, GeneratedTokens"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "has no request from 0 s to 1 s after its first"),
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:01,x,1\n",
+            "line 2, ContextTokens: found 'x'; write",
+        ),
+    ],
+)
+def test_a_trace_that_cannot_be_replayed_is_told_before_anything_runs(
+    tmp_path: Path, meter: Meter, text: str | None, words: str
+) -> None:
+    trace = tmp_path / "trace.csv"
+    if text is not None:
+        trace.write_text(text)
+    with FakeServer(answered) as server:
+        loads = [{"kind": "replay", "trace": str(trace), "duration_s": 1.0}, {"kind": "closed", "concurrency": 1}]
+        planned = plan(tmp_path, server.url, loads)
+        with pytest.raises(UserError, match=words):
+            run(planned, tmp_path / "run", meter=meter)
+        assert not server.asked
+    if text is None:
+        return  # reading the plan's file refuses it
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(planned.model_dump(mode="json")))
+    done = CliRunner().invoke(app, ["run", str(tmp_path / "plan.yaml"), "--dry-run"])
+    assert "1 of 2 cells cannot run" in str(done.exception)
+    assert words in str(done.exception)
 
 
 def test_loads_are_exported_and_a_large_ledger_is_read_alike(

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from joulewise.address import check_address
 from joulewise.decoding import Eagle2, Eagle3, Medusa
 from joulewise.engines.default_model import INSTALL, WHEEL
 from joulewise.engines.endpoint_spec import EndpointSpec
@@ -17,7 +18,7 @@ from joulewise.engines.shipped import PREFIX as SHIPPED
 from joulewise.engines.shipped import shipped_folder
 from joulewise.engines.spec import RANDOM_HEAD, ModelSpec, NativeSpec
 from joulewise.environment import package_version
-from joulewise.errors import JoulewiseError
+from joulewise.errors import JoulewiseError, UserError
 from joulewise.plan import Cell, Plan
 from joulewise.schedule import Faults
 
@@ -48,6 +49,12 @@ def check_models(plan: Plan) -> tuple[Faults, list[str]]:
 
         if isinstance(engine, EndpointSpec):
             note(_check_server(engine), cells)
+            try:
+                key = engine.key()
+                for address in engine.addresses.values():
+                    check_address(address, key, named="url", whose="the server's")
+            except UserError as error:
+                faults.setdefault(str(error), []).extend(cells)
             continue
         note(_check(engine.model, engine.revision), cells)
         layers = _layers(engine.model)

@@ -17,13 +17,15 @@ from joulewise import estimate
 from joulewise.cli.at_hand import check_models
 from joulewise.counted import counted
 from joulewise.decoding import Vanilla
+from joulewise.energy.card_setting import CardSetting, cards_of, check_held
+from joulewise.energy.sources import nvml
 from joulewise.engines import open_engine
 from joulewise.engines.engine import Request
 from joulewise.engines.spec import ModelSpec
 from joulewise.environment import gpus
 from joulewise.errors import JoulewiseError, UserError
 from joulewise.plan import Cell, Plan
-from joulewise.schedule import Faults, Skipped, not_compared, open_what_can_be, unanswerable, unsupported
+from joulewise.schedule import Faults, Skipped, not_compared, open_what_can_be, unanswerable, unreplayable, unsupported
 
 SET_UP_S = 15.0
 """Loading an engine and the libraries under it, roughly."""
@@ -50,8 +52,10 @@ def dry_run(plan: Plan, data_dir: Path | None, limit: int | None, skip_bad: bool
         unanswerable(plan, questions),
         unsupported(plan, engines),
         not_compared(plan, engines, questions),
+        unreplayable(plan),
         lacking,
         no_device,
+        _not_held(plan),
     ):
         for told, cells in found.items():
             faults.setdefault(told, []).extend(cells)
@@ -161,6 +165,25 @@ def _devices_lacking(plan: Plan) -> tuple[Faults, list[str]]:
             else:
                 faults[told] = [cell for cell in plan.cells() if cell.engine.label == engine.label]
     return faults, elsewhere
+
+
+def _not_held(plan: Plan) -> Faults:
+    """Power limits and clocks that the GPUs here do not take. Nothing is changed."""
+    faults = Faults()
+    for engine in plan.engines:
+        setting = CardSetting(engine.power_limit_w, engine.locked_sm_clock_hz)
+        if not setting:
+            continue
+        metered = nvml.discover().sources
+        try:
+            check_held(setting, cards_of(getattr(engine, "gpus", None), [source.spec for source in metered]))
+        except JoulewiseError as error:
+            cells = [cell for cell in plan.cells() if cell.engine.label == engine.label]
+            faults[f"engine {engine.label}: {error}"] = cells
+        finally:
+            for source in metered:
+                source.close()
+    return faults
 
 
 def _show_cells(cells: Sequence[Cell], rows: Sequence[Mapping[str, Any]], numbers: Mapping[str, str]) -> None:

@@ -86,15 +86,7 @@ def held(
     if not setting:
         yield {}
         return
-    nvml = import_module(NVML)
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        raise EnvironmentFault(f"{_asked(setting)}, and there is no NVIDIA GPU that could be set ({error})") from error
-    try:
-        if not uuids:
-            raise EnvironmentFault(f"{_asked(setting)}, and there is no NVIDIA GPU here that could be set")
-        cards = [_found(nvml, uuid, setting) for uuid in uuids]
+    with _found_all(setting, uuids) as (nvml, cards):
         guard = _guard(cards)
         try:
             for card in cards:
@@ -103,6 +95,34 @@ def held(
         finally:
             if faults := _let_go(guard):
                 tell(f"A GPU could not be put back as it was found: {faults}; see `nvidia-smi -q -d POWER,CLOCK`")
+
+
+def check_held(setting: CardSetting, uuids: Sequence[str]) -> None:
+    """Make sure that cards can be held in a setting, as far as can be told without changing them.
+
+    Args:
+        setting, uuids: as for ``held``.
+
+    Raises:
+        EnvironmentFault, UserError: as ``held``; the right to change a card is not tried.
+    """
+    if setting:
+        with _found_all(setting, uuids):
+            pass
+
+
+@contextmanager
+def _found_all(setting: CardSetting, uuids: Sequence[str]) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
+    """The library, and what each card is put back to."""
+    nvml = import_module(NVML)
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise EnvironmentFault(f"{_asked(setting)}, and there is no NVIDIA GPU that could be set ({error})") from error
+    try:
+        if not uuids:
+            raise EnvironmentFault(f"{_asked(setting)}, and there is no NVIDIA GPU here that could be set")
+        yield nvml, [_found(nvml, uuid, setting) for uuid in uuids]
     finally:
         nvml.nvmlShutdown()
 

@@ -176,7 +176,7 @@ class EndpointEngine:
         return self._folder / f"{self._spec.label}-{decoding.label}.log".replace("/", "_")
 
     def _met(self, decoding: Decoding) -> Served:
-        base, key = self._spec.addresses[decoding.label], self._key()
+        base, key = self._spec.addresses[decoding.label], self._spec.key()
         endpoint = self._endpoint(base)
         wait_until_loaded(base, key, self._spec.timeout_s, self._tell)
         there: Mapping[str, Any] | None = None
@@ -190,17 +190,8 @@ class EndpointEngine:
             self._answer(served, _SHORTEST)  # nor does any web server list models: this one is to answer once
         return served
 
-    def _key(self) -> str | None:
-        name = self._spec.key_env
-        if name is None:
-            return None
-        key = os.environ.get(name)
-        if not key:
-            raise UserError(f"engine {self._spec.label}: the environment variable {name} of `key_env` is not set")
-        return key
-
     def _endpoint(self, base: str) -> Endpoint:
-        return Endpoint(base, self._spec.model, self._key())
+        return Endpoint(base, self._spec.model, self._spec.key())
 
     def _run(self, asking: Callable[[Any], Coroutine[Any, Any, _Result]]) -> _Result:
         assert self._loop is not None

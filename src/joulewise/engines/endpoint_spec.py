@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import urllib.parse
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from joulewise.decoding.spec import Name
+from joulewise.errors import UserError
 
 ServerKind = Literal["llamacpp", "vllm", "sglang"]
 Scalar = bool | int | float | str
@@ -145,6 +147,19 @@ class EndpointSpec(BaseModel):
     def addresses(self) -> dict[str, str]:
         """The addresses of running servers by decoding label; empty where one is started."""
         return {} if self.url is None else self.url if isinstance(self.url, dict) else {"vanilla": self.url}
+
+    def key(self) -> str | None:
+        """The key, from the environment; None where the plan names none.
+
+        Raises:
+            UserError: its variable is not set.
+        """
+        if self.key_env is None:
+            return None
+        key = os.environ.get(self.key_env)
+        if not key:
+            raise UserError(f"engine {self.label}: the environment variable {self.key_env} of `key_env` is not set")
+        return key
 
     @property
     def one_at_a_time(self) -> bool:

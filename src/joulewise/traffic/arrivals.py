@@ -8,15 +8,18 @@ from __future__ import annotations
 import csv
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from joulewise.errors import UserError
+
+_MOST_DIGITS = 9
+"""Of a number of tokens."""
 
 PER_START_S = 0.002
 """From one stream's start to the next where a closed loop begins: more at once could not be sent in time."""
@@ -127,7 +130,7 @@ class Replay(_Load):
         """Those of that many seconds; fewer where the trace ends before. The file is read as they are taken.
 
         Raises:
-            UserError: the file is not there or no such trace.
+            UserError: the file is not there or no such trace; with the line and column of what is wrong.
         """
         for time_s, prompt, output in _rows(self.trace):
             due_s = (time_s - self.skip_s) / self.speed
@@ -135,6 +138,18 @@ class Replay(_Load):
                 return
             if due_s >= 0.0:
                 yield Arrival(due_s, _cut(prompt, self.most_prompt_tokens), _cut(output, self.most_output_tokens))
+
+    def check(self, duration_s: float) -> None:
+        """Read of the trace what a load of so many seconds will.
+
+        Raises:
+            UserError: as ``arrivals``; or no request is due in that time.
+        """
+        if not sum(1 for _ in self.arrivals(duration_s)):
+            span = f"{self.skip_s:g} s to {self.skip_s + duration_s * self.speed:g} s"
+            raise UserError(
+                f"trace {self.trace} has no request from {span} after its first: change `skip_s`, or the file"
+            )
 
 
 OpenLoop = Poisson | Replay
@@ -148,7 +163,7 @@ def _cut(tokens: int, most: int | None) -> int:
 def _rows(trace: Path) -> Iterator[tuple[float, int, int]]:
     """Seconds from the first request, prompt tokens, output tokens."""
     try:
-        with trace.open(encoding="utf-8", newline="") as lines:
+        with trace.open(encoding="utf-8-sig", newline="") as lines:
             yield from _parsed(trace, lines)
     except OSError as error:
         raise UserError(f"trace {trace} cannot be read: {error.strerror}") from error
@@ -158,23 +173,45 @@ def _rows(trace: Path) -> Iterator[tuple[float, int, int]]:
 
 def _parsed(trace: Path, lines: Iterator[str]) -> Iterator[tuple[float, int, int]]:
     rows = csv.DictReader(lines)
-    needed = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-    if missing := [name for name in needed if name not in (rows.fieldnames or ())]:
-        raise UserError(f"trace {trace} has no column {' nor '.join(missing)}; it needs {', '.join(needed)}")
+    if not rows.fieldnames:
+        raise UserError(f"trace {trace} is empty: its first line names the columns {', '.join(_COLUMNS)}")
+    if missing := [name for name in _COLUMNS if name not in rows.fieldnames]:
+        raise UserError(f"trace {trace} has no column {' nor '.join(missing)}; it needs {', '.join(_COLUMNS)}")
     start: datetime | None = None
     last_s = 0.0
     for row in rows:
-        try:
-            # Seven digits of a second are more than datetime reads.
-            time = datetime.fromisoformat(row["TIMESTAMP"][:26])
-            prompt, output = int(row["ContextTokens"]), int(row["GeneratedTokens"])
-            start = start or time
-            time_s = (time - start).total_seconds()
-        except (ValueError, TypeError) as error:
-            raise UserError(f"trace {trace}, line {rows.line_num}: {error}") from error
-        if prompt < 0 or output < 0:
-            raise UserError(f"trace {trace}, line {rows.line_num}: tokens below 0")
+        where = f"trace {trace}, line {rows.line_num}"
+        time, prompt, output = (read(row[name], f"{where}, {name}") for name, read in _COLUMNS.items())
+        start = start or time
+        if (time.tzinfo is None) != (start.tzinfo is None):
+            raise UserError(f"{where}, TIMESTAMP: give all times with their zone, or none")
+        time_s = (time - start).total_seconds()
         if time_s < last_s:
-            raise UserError(f"trace {trace}, line {rows.line_num}: earlier than the line before; sort the file by time")
+            raise UserError(f"{where}, TIMESTAMP: earlier than the line before; sort the file by time")
         last_s = time_s
         yield time_s, prompt, output
+
+
+def _time(cell: str | None, where: str) -> datetime:
+    try:
+        return datetime.fromisoformat((cell or "")[:26])  # seven digits of a second are more than it reads
+    except ValueError:
+        raise UserError(f"{where}: {_found(cell)}; write a time like 2023-11-16 18:17:03.979960") from None
+
+
+def _tokens(cell: str | None, where: str) -> int:
+    text = (cell or "").strip()
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
+        raise UserError(f"{where}: {_found(cell)}; write how many tokens, a whole number such as 374")
+    return int(text)
+
+
+def _found(cell: str | None) -> str:
+    return f"found {cell[:40]!r}" if cell else "nothing is there"
+
+
+_COLUMNS: dict[str, Callable[[str | None, str], Any]] = {
+    "TIMESTAMP": _time,
+    "ContextTokens": _tokens,
+    "GeneratedTokens": _tokens,
+}

@@ -13,7 +13,7 @@ import pytest
 import file_nvml
 from file_nvml import ONE, TWO, fresh, state
 from joulewise.energy import card_setting
-from joulewise.energy.card_setting import CardSetting, cards_of, held
+from joulewise.energy.card_setting import CardSetting, cards_of, check_held, held
 from joulewise.energy.source import SourceSpec
 from joulewise.errors import EnvironmentFault, UserError
 
@@ -45,6 +45,16 @@ def test_what_the_plan_does_not_ask_for_is_not_touched(monkeypatch: pytest.Monke
     monkeypatch.setattr(card_setting, "NVML", "there_is_no_such_module")
     with held(CardSetting(), []) as found:
         assert found == {}
+
+
+def test_whether_cards_can_be_held_is_told_without_changing_them() -> None:
+    check_held(LIMIT, [ONE, TWO])
+    check_held(CardSetting(), [])
+    with pytest.raises(UserError, match="beyond what fake card takes"):
+        check_held(CardSetting(100.0), [ONE])
+    with pytest.raises(EnvironmentFault, match="no NVIDIA GPU here that could be set"):
+        check_held(LIMIT, [])
+    assert state()["sets"] == []
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RuntimeError])

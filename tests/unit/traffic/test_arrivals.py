@@ -62,7 +62,7 @@ def test_a_ramp_is_even() -> None:
 
 def trace(folder: Path, *rows: str, head: str = "TIMESTAMP,ContextTokens,GeneratedTokens") -> Path:
     file = folder / "trace.csv"
-    file.write_text("\n".join([head, *rows]) + "\n")
+    file.write_text("\n".join([head, *rows]) + "\n", encoding="utf-8")
     return file
 
 
@@ -80,6 +80,8 @@ def test_a_trace_with_its_times_and_lengths(tmp_path: Path) -> None:
         Arrival(1.0, 3180, 8),
         Arrival(3.0, 110, 27),
     ]
+    marked = trace(tmp_path, *ROWS, head="\ufeffTIMESTAMP,ContextTokens,GeneratedTokens")  # as spreadsheets save it
+    assert len(list(Replay(trace=marked).arrivals(60.0))) == 3
     assert list(Replay(trace=file, speed=2.0).arrivals(1.0)) == [Arrival(0.0, 4808, 10), Arrival(0.5, 3180, 8)]
     scaled = Replay(trace=file, skip_s=0.5, most_prompt_tokens=200, most_output_tokens=8)
     assert list(scaled.arrivals(60.0)) == [Arrival(0.5, 200, 8), Arrival(2.5, 110, 8)]
@@ -88,12 +90,15 @@ def test_a_trace_with_its_times_and_lengths(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        (["yesterday,1,1"], "line 2: Invalid isoformat"),
-        ([ROWS[0], "2023-11-16 18:17:04,many,1"], "line 3: invalid literal"),
-        ([ROWS[0], "2023-11-16 18:17:04,1"], "line 3"),
-        ([ROWS[0], "2023-11-16 18:17:04,1,-1"], "line 3: tokens below 0"),
-        ([ROWS[1], ROWS[0]], "line 3: earlier than the line before"),
-        ([ROWS[0], "2023-11-16 18:17:04+00:00,1,1"], "line 3: can't subtract"),
+        (["yesterday,1,1"], "line 2, TIMESTAMP: found 'yesterday'; write a time like 2023"),
+        ([",1,1"], "line 2, TIMESTAMP: nothing is there; write a time like"),
+        ([ROWS[0], "2023-11-16 18:17:04,many,1"], "line 3, ContextTokens: found 'many'; write how many tokens"),
+        ([ROWS[0], "2023-11-16 18:17:04,1.5,1"], "line 3, ContextTokens: found '1.5'; write how many tokens"),
+        ([ROWS[0], "2023-11-16 18:17:04,1"], "line 3, GeneratedTokens: nothing is there; write how many tokens"),
+        ([ROWS[0], "2023-11-16 18:17:04,1,-1"], "line 3, GeneratedTokens: found '-1'; write how many"),
+        ([ROWS[0], "2023-11-16 18:17:04,1," + "9" * 5000], "line 3, GeneratedTokens: found '9{40}'; write how many"),
+        ([ROWS[1], ROWS[0]], "line 3, TIMESTAMP: earlier than the line before"),
+        ([ROWS[0], "2023-11-16 18:17:04+00:00,1,1"], "line 3, TIMESTAMP: give all times with their zone, or none"),
     ],
 )
 def test_lines_that_are_none_of_a_trace(tmp_path: Path, rows: list[str], words: str) -> None:
@@ -106,9 +111,20 @@ def test_files_that_are_no_trace(tmp_path: Path) -> None:
         list(Replay(trace=tmp_path / "none.csv").arrivals(1.0))
     with pytest.raises(UserError, match="no column TIMESTAMP nor GeneratedTokens"):
         list(Replay(trace=trace(tmp_path, head="time,ContextTokens")).arrivals(1.0))
+    (tmp_path / "empty.csv").touch()
+    with pytest.raises(UserError, match="is empty: its first line names the columns TIMESTAMP, ContextTokens, Gen"):
+        list(Replay(trace=tmp_path / "empty.csv").arrivals(1.0))
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="no CSV"):
         list(Replay(trace=tmp_path / "binary.csv").arrivals(1.0))
+
+
+def test_a_trace_without_a_request_in_the_load_s_time(tmp_path: Path) -> None:
+    Replay(trace=trace(tmp_path, *ROWS), skip_s=3.0).check(1.0)
+    with pytest.raises(UserError, match=r"no request from 3\.5 s to 5\.5 s after its first: change `skip_s`"):
+        Replay(trace=trace(tmp_path, *ROWS), skip_s=3.5, speed=2.0).check(1.0)
+    with pytest.raises(UserError, match="no request from 0 s to 1 s"):
+        Replay(trace=trace(tmp_path)).check(1.0)
 
 
 def test_the_published_trace(shared_data: Path) -> None:
