@@ -288,8 +288,14 @@ def test_nothing_is_wound_up_at_the_bounds() -> None:
     assert scales[cut + int(60 / DT_S)] > 0.13
 
 
-@pytest.mark.parametrize(("rate", "response_s", "off"), [(1.0, 60.0, 0.01), (4.0, 60.0, 0.01), (0.2, 300.0, 0.02)])
-def test_random_requests_with_whole_tokens_hold_the_hours(rate: float, response_s: float, off: float) -> None:
+@pytest.mark.parametrize(
+    ("rate", "response_s", "drawn_share", "off"),
+    [(1.0, 60.0, 1.0, 0.01), (4.0, 60.0, 1.0, 0.01), (0.2, 300.0, 1.0, 0.02), (0.2, 60.0, 1.05, 0.02)],
+)
+def test_random_requests_with_whole_tokens_hold_the_hours(
+    rate: float, response_s: float, drawn_share: float, off: float
+) -> None:
+    """The last has too short a response for so few requests: docs/routing.md says what it draws."""
     rng = np.random.default_rng(1)
     target_w = 50.0 * rate
     state, drawn = Throttle(3600 * target_w, response_s=response_s), []
@@ -298,7 +304,7 @@ def test_random_requests_with_whole_tokens_hold_the_hours(rate: float, response_
         lengths = 2.5 * rng.choice(LENGTHS, rng.poisson(rate * DT_S))
         drawn.append(0.1 * float(np.minimum(lengths, budget).sum()))
         state = step(state, k * DT_S, drawn[-1])
-    assert sum(drawn[720:]) / (4 * 3600 * target_w) == pytest.approx(1.0, abs=off)
+    assert sum(drawn[720:]) / (4 * 3600 * target_w) == pytest.approx(drawn_share, abs=off)
 
 
 anything = st.floats(allow_nan=True, allow_infinity=True)
