@@ -31,6 +31,7 @@ from joulewise.errors import EnvironmentFault, UserError
 from joulewise.ledger_lines import LedgerContent, cannot_read, ledger_lines, newer, read_ledger
 from joulewise.plan import Plan
 from joulewise.records import SCHEMA_VERSION, Check, Trial
+from joulewise.whole_file import whole_file
 from joulewise.yaml_file import load_yaml
 
 if TYPE_CHECKING:
@@ -128,13 +129,8 @@ class RunFolder:
     def write(self, name: str, text: str) -> None:
         """Write one small file whole or not at all."""
         target = self.path / name
-        part = target.with_name(target.name + ".part")
-        with _told(target):
-            with open(part, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, target)
+        with _told(target), whole_file(target) as part:
+            part.write_text(text, encoding="utf-8")
 
     def write_json(self, name: str, data: Any) -> None:
         """``write`` of a value as JSON."""
@@ -163,9 +159,8 @@ class RunFolder:
         with _told(folder):
             folder.mkdir(exist_ok=True)
             target = folder / f"{sum(1 for _ in folder.glob('*.parquet')):05d}.parquet"
-            part = target.with_suffix(".part")
-            pq.write_table(table, part, compression="zstd")
-            os.replace(part, target)
+            with whole_file(target) as part:
+                pq.write_table(table, part, compression="zstd")
 
     def cross_check(self) -> None:
         """Write ``cross_check.json``: the counters against the power readings, over the timelines of all sessions."""

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import gzip
 import json
-import os
 import random
 import time
 from collections import deque
@@ -42,6 +41,7 @@ from joulewise.traffic.loads import Stretch
 from joulewise.traffic.loop import run as run_loop
 from joulewise.traffic.served import Served, came, served
 from joulewise.traffic.steady import Steady, steady_part
+from joulewise.whole_file import whole_file
 
 FOLDER = "requests"
 """The folder of the requests' files within a run folder."""
@@ -392,21 +392,19 @@ class _Taken:
 @contextlib.contextmanager
 def _rows_file(target: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Takes rows for a gzip file of one JSON object a line, which is there once it is whole."""
-    part = target.with_name(target.name + ".part")
     try:
         target.parent.mkdir(exist_ok=True)
-        with open(part, "wb") as raw:
-            with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=1, mtime=0) as file:
+        with (
+            whole_file(target) as part,
+            part.open("wb") as raw,
+            gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=1, mtime=0) as file,
+        ):
 
-                def write(row: Mapping[str, Any]) -> None:
-                    file.write(json.dumps(row).encode() + b"\n")
+            def write(row: Mapping[str, Any]) -> None:
+                file.write(json.dumps(row).encode() + b"\n")
 
-                yield write
-            raw.flush()
-            os.fsync(raw.fileno())
-        os.replace(part, target)
+            yield write
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise EnvironmentFault(
             f"{target}: cannot be written ({error.strerror}); everything up to the last whole Trial is intact: make "
             "room and go on with --resume"

@@ -36,6 +36,54 @@ def test_a_full_disk_behind_standard_output_is_one_sentence(repository: Path, ar
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report", "DEMO", "--html", "kept"],
+        ["report", "DEMO", "--markdown", "kept"],
+        ["compare", "DEMO", "DEMO", "--markdown", "kept"],
+        ["explain", "DEMO", "--markdown", "kept"],
+        ["meter", "--json", "kept", "--", "true"],
+        ["export", "DEMO", "--trials", "kept.csv"],
+    ],
+)
+def test_a_disk_that_fills_up_leaves_the_file_that_was_there(
+    repository: Path, tmp_path: Path, arguments: list[str]
+) -> None:
+    demo = str(repository / "results" / "h200" / "demo")
+    file = tmp_path / next(a for a in arguments if a.startswith("kept"))
+    file.write_text("old")
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -f 1; exec "$@"', "sh", *JOULEWISE, *(demo if a == "DEMO" else a for a in arguments)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert f"{file.name}: cannot be written (" in done.stderr.splitlines()[-1]
+    assert "File too large" in done.stderr.splitlines()[-1]
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="the system has no /dev/stdout")
+def test_standard_output_may_be_named_as_a_file(repository: Path) -> None:
+    demo = str(repository / "results" / "h200" / "demo")
+    for target in ("/dev/stdout", "/dev/null"):
+        done = subprocess.run(
+            [*JOULEWISE, "compare", demo, demo, "--markdown", target],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert ("| --- |" in done.stdout) == (target == "/dev/stdout")
+        assert "joules per output token rose" in done.stdout
+
+
 def test_a_crash_ends_with_2_and_its_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

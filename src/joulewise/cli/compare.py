@@ -12,6 +12,7 @@ from joulewise.cli.named_file import named_file
 from joulewise.cli.report import POLLUTED_HELP, STDOUT
 from joulewise.cli.shares import share
 from joulewise.errors import EnvironmentFault, UserError
+from joulewise.whole_file import whole_file
 
 
 def compare(
@@ -97,6 +98,7 @@ def compare(
 
 def _write(file: Path, text: str) -> None:
     try:
-        file.write_text(text, encoding="utf-8")
+        with whole_file(file) as part:
+            part.write_text(text, encoding="utf-8")
     except OSError as error:
         raise EnvironmentFault(f"{file}: cannot be written ({error.strerror}); name another with --markdown") from error

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from typer.core import TyperCommand
 
 from joulewise.cli.named_file import named_file
 from joulewise.errors import EnvironmentFault, UserError
+from joulewise.whole_file import whole_file
 
 if TYPE_CHECKING:
     from joulewise.energy import ComponentEnergy, Energy, Meter
@@ -215,14 +216,18 @@ def _until_stopped() -> Iterator[Callable[[], int]]:
             signal.signal(number, handler)
 
 
-def _opened(target: Path | None) -> AbstractContextManager[TextIO | None]:
+@contextmanager
+def _opened(target: Path | None) -> Iterator[TextIO | None]:
     """The file to write JSON to, opened at once, so that a wrong name is told before an hour of work."""
-    if target is None:
-        return nullcontext(None)
-    if str(target) == "-":
-        return nullcontext(sys.stdout)
+    if target is None or str(target) == "-":
+        yield sys.stdout if target else None
+        return
     try:
-        return target.open("w", encoding="utf-8")
+        with whole_file(target) as part:
+            with part.open("w", encoding="utf-8") as file:
+                yield file
+            if part != target and not part.stat().st_size:
+                part.unlink()  # the command could not be run
     except OSError as error:
         raise EnvironmentFault(
             f"{target}: cannot be written ({error.strerror}); choose another file for --json"

@@ -14,6 +14,7 @@ from joulewise.cli.meter import CARBON_HELP
 from joulewise.cli.named_file import named_file
 from joulewise.cli.shares import share
 from joulewise.errors import EnvironmentFault, UserError
+from joulewise.whole_file import whole_file
 
 if TYPE_CHECKING:
     from joulewise.report.summary import Summary
@@ -215,7 +216,7 @@ def show_runs(
 
 
 def write_file(text: str, file: Path, what: str) -> None:
-    """Write an output file, or standard output for ``-``, and say so.
+    """Write an output file, whole or not at all, or standard output for ``-``, and say so.
 
     Args:
         text: what to write.
@@ -229,7 +230,8 @@ def write_file(text: str, file: Path, what: str) -> None:
         typer.echo(text, nl=False)
         return
     try:
-        file.write_text(text, encoding="utf-8")
+        with whole_file(file) as part:
+            part.write_text(text, encoding="utf-8")
     except OSError as error:
         option = "--html" if what == "Page" else f"--{what.lower()}"
         raise EnvironmentFault(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 
 from joulewise.errors import EnvironmentFault, UserError
 from joulewise.table import RunTable
+from joulewise.whole_file import whole_file
 
 _T = TypeVar("_T")
 
@@ -118,13 +118,9 @@ def _in_words(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 @contextmanager
 def _whole(target: Path) -> Iterator[Path]:
-    part = target.with_name(target.name + ".part")
     try:
-        try:
+        with whole_file(target) as part:
             yield part
-            os.replace(part, target)
-        finally:
-            part.unlink(missing_ok=True)
     except OSError as error:
         raise EnvironmentFault(
             f"{target}: cannot be written ({error.strerror or error}); choose another file"
