@@ -189,3 +189,17 @@ def test_a_server_that_goes_on_loading_is_given_up(tmp_path: Path, meter: Meter,
 
     with Loading() as server, pytest.raises(ServerError, match=r"HTTP 503.* after 0.02 s: .*`timeout_s`"):
         run(plan(tmp_path, server.url, engine={"timeout_s": 0.02}), tmp_path / "run", meter=meter)
+
+
+def test_a_run_that_ended_before_its_first_trial_is_nothing_to_report(tmp_path: Path, meter: Meter) -> None:
+    url = f"http://127.0.0.1:{free_port()}/v1"
+    with pytest.raises(JoulewiseError, match="cannot be reached"):
+        run(plan(tmp_path, url), tmp_path / "run", meter=meter)
+    done = CliRunner().invoke(app, ["report", str(tmp_path / "run")])
+    assert isinstance(done.exception, UserError)  # exit code 2
+    assert "run: no Trial was run, so there is nothing to report; run the plan again" in str(done.exception)
+    assert not (tmp_path / "run" / "report.html").exists()
+    with Server(port=int(url.rsplit(":", 1)[1].partition("/")[0])) as server:
+        assert server.url == url
+        assert run(plan(tmp_path, url), tmp_path / "run", meter=meter, resume=True).done == 2
+    assert CliRunner().invoke(app, ["report", str(tmp_path / "run")]).exit_code == 0

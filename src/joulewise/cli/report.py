@@ -145,7 +145,7 @@ def show_runs(
         What was shown.
 
     Raises:
-        UserError: not a run folder, a broken ledger, or options that do not go together.
+        UserError: not a run folder, one without any Trial, a broken ledger, or options that do not go together.
         EnvironmentFault: a file cannot be written, or the page was asked for by name and its extra is not installed.
     """
     to_stdout = [
@@ -166,6 +166,11 @@ def show_runs(
     at_time = None if carbon is None else grid(carbon)
     folders = list({folder.resolve(): folder for folder in runs}.values())
     table = load(folders)
+    if folders and not table.arrow.num_rows:
+        raise UserError(
+            f"{', '.join(map(str, folders))}: no Trial was run, so there is nothing to report; run the plan again with "
+            f"--out {folders[0]}"
+        )
     cells = cells_of(table, without_polluted=without_polluted)
     summary = summarise(
         table,
