@@ -13,15 +13,18 @@ from typing import Annotated, NoReturn
 import typer
 
 from joulewise import __version__
+from joulewise.cli.ask import ask
 from joulewise.cli.compare import compare
 from joulewise.cli.curve import curve
 from joulewise.cli.doctor import doctor
 from joulewise.cli.explain import explain
 from joulewise.cli.export import export
+from joulewise.cli.fit import fit
 from joulewise.cli.heads import heads
 from joulewise.cli.judge import judge
 from joulewise.cli.meter import MeterCommand, meter
 from joulewise.cli.report import report
+from joulewise.cli.route import route
 from joulewise.cli.run import run
 from joulewise.cli.schema import schema
 from joulewise.cli.sweep import sweep
@@ -62,6 +65,9 @@ app.command("judge", short_help="Let a model grade a run's open answers.")(judge
 app.command("explain", short_help="Tell why a decoding saves time or energy or not.")(explain)
 app.command("curve", short_help="Fit joules as a function of tokens and load, and predict with it.")(curve)
 app.command("sweep", short_help="Measure what a curve needs: few points over tokens and load.")(sweep)
+app.command("fit", short_help="Learn a router from runs: which option answers well for few joules.")(fit)
+app.add_typer(route, name="route", short_help="Tell which option a router takes, and how good it is.")
+app.command("ask", short_help="Answer a question by the option that a router takes, and tell its joules.")(ask)
 app.command("compare", short_help="Compare two runs, and fail if the change costs more joules.")(compare)
 app.command("export", short_help="Write runs as tables: Parquet or CSV.")(export)
 app.add_typer(heads, name="heads", short_help="Train draft heads and draft models, and check them.")

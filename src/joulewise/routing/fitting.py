@@ -71,7 +71,7 @@ def fit_router(
     performance = fit(outcomes, seed)
     of_option = _grouped(past.answers, lambda a: a.option)
     of_server = _grouped(past.answers, lambda a: a.server)
-    timings = {server: _timings(answers) for server, answers in of_server.items()}
+    timings = {server: _timings(past, answers) for server, answers in of_server.items()}
     learnt: dict[str, Learnt] = {}
     for name in sorted(servers):
         if past.answers_as(name) not in performance.options:
@@ -104,22 +104,33 @@ def fit_router(
 
 
 def measured_curves(folders: Iterable[os.PathLike[str] | str]) -> tuple[list[MeasuredCurve], list[str]]:
-    """Curves of the engines and decodings of runs whose points carry one; and why others do not."""
+    """Curves of the engines and decodings of runs whose points carry one; and why others do not.
+
+    Of two runs of the same, the one with more points counts.
+    """
     from joulewise.analysis.curve_points import run_points
     from joulewise.analysis.curves import fit_curve
     from joulewise.ledger import load
 
-    found, notes = [], []
+    found: dict[str, MeasuredCurve] = {}
+    faults: dict[str, list[str]] = {}
     for folder in map(Path, folders):
         table = load(folder)
         pairs = sorted({(r["engine"], r["decoding"]) for r in table.arrow.select(["engine", "decoding"]).to_pylist()})
         for engine, decoding in pairs:
             try:
                 points = run_points(table, engine=engine, decoding=decoding)
-                found.append(MeasuredCurve(fit_curve(points.points, by=points.by), points.origin))
+                one = MeasuredCurve(fit_curve(points.points, by=points.by), points.origin)
             except UserError as why:
-                notes.append(f"{engine}/{decoding}: no operating curve ({why}): joules come from past answers")
-    return found, notes
+                faults.setdefault(str(why), []).append(f"{engine}/{decoding}")
+                continue
+            before = found.get(one.server)
+            if before is None or one.curve.fitted.points > before.curve.fitted.points:
+                found[one.server] = one
+    return list(found.values()), [
+        f"no operating curve of {', '.join(dict.fromkeys(servers))}: {why}. Joules come from past answers"
+        for why, servers in faults.items()
+    ]
 
 
 def _grouped(answers: Iterable[PastAnswer], key: Callable[[PastAnswer], Key]) -> dict[Key, list[PastAnswer]]:
@@ -163,12 +174,15 @@ def _energy(
     return OptionEnergy(lengths, curve, max(1.0, votes), at_once=side_by_side, prompt_read_once=side_by_side)
 
 
-def _timings(answers: Sequence[PastAnswer]) -> Latency | None:
-    timings = [
-        Timing(a.prompt_tokens, a.output_tokens, a.running, a.first_token_s, a.total_s)
-        for a in answers
-        if a.total_s and not a.probe and a.prompt_tokens is not None and a.output_tokens
-    ]
+def _timings(past: Past, answers: Sequence[PastAnswer]) -> Latency | None:
+    timings = []
+    for a in answers:
+        if not a.total_s or a.probe or a.prompt_tokens is None or not a.output_tokens:
+            continue
+        at_once = a.samples if _is_batched(past, a) else 1
+        timings.append(
+            Timing(a.prompt_tokens, a.output_tokens, a.running * at_once, a.first_token_s, a.total_s * at_once)
+        )
     return fit_latency(timings) if timings else None
 
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 ASKED = "asked"
 """The task of ``joulewise ask``: its questions' file lies in the run folder."""
 
+OUTCOMES = (".csv", ".jsonl")
+"""How files of outcomes end."""
+
 DEFAULT_TOKENS = 512
 """An answer's budget where neither a plan nor its task's data tell it."""
 
@@ -119,6 +122,15 @@ class Past:
     def joined(self, other: Past) -> Past:
         """Both together; of an option that both tell how to run, the later way."""
         return Past(self.answers + other.answers, {**self.ways, **other.ways}, self.notes + other.notes)
+
+
+def past_of(sources: Sequence[Path], data_dir: Path | None = None) -> Past:
+    """Past answers from run folders and files of outcomes; raises as ``from_runs`` and ``from_file``."""
+    past = Past(())
+    for source in sources:
+        is_file = source.suffix.lower() in OUTCOMES and not source.is_dir()
+        past = past.joined(from_file(source) if is_file else from_runs([source], data_dir))
+    return past
 
 
 def from_file(path: os.PathLike[str] | str) -> Past:

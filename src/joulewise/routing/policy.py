@@ -238,7 +238,7 @@ def choose(query: Query, options: Sequence[Option], estimate: Estimator, state: 
     found: dict[str, Estimate] = {}
     for name, option in known.items():
         if option.cascade is None:
-            expected = estimate(query, option, _load(option.model, state, notes))
+            expected = estimate(query, option, load_of(option.model, state, notes))
             _check_estimate(name, expected)
             found[name] = _with_lost_prefix(_as_observed(expected, option.model, state, notes), option.model, query)
     for name, option in known.items():
@@ -329,12 +329,13 @@ def _check_estimate(name: str, found: Estimate) -> None:
         )
 
 
-def _load(model: str, state: State, notes: list[str]) -> Load:
+def load_of(model: str, state: State, notes: list[str] | None = None) -> Load:
+    """A model's load with one request more; what is too old is taken as none, and added to the notes."""
     values = []
     for what, readings in (("running", state.running), ("queued", state.queued)):
         reading = readings.get(model)
         if reading is not None and reading.age_s > state.most_age_s:
-            notes.append(
+            (notes if notes is not None else []).append(
                 f"{what} requests of {model} are {reading.age_s:,.0f} s old, more than {state.most_age_s:,.0f} s: not "
                 "used, taken as none"
             )

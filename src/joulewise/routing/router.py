@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +16,19 @@ from joulewise.routing.energy import EnergyEstimate, OptionEnergy, expected_ener
 from joulewise.routing.latency import Latency, Seconds, expected_seconds
 from joulewise.routing.past_answers import Way
 from joulewise.routing.performance import Performance, Prediction
-from joulewise.routing.policy import Choice, Conversation, Estimate, Estimator, Goal, Load, Option, Query, State, choose
+from joulewise.routing.policy import (
+    Choice,
+    Conversation,
+    Estimate,
+    Estimator,
+    Goal,
+    Load,
+    Option,
+    Query,
+    State,
+    choose,
+    load_of,
+)
 
 _TOKEN = re.compile(r"\w{1,6}|[^\w\s]")
 
@@ -31,6 +43,18 @@ class PromptLength:
     def tokens(self, query: str) -> int:
         """An estimate: no tokenizer is loaded to route."""
         return max(1, round(self.base + self.per_piece * pieces(query)))
+
+
+Correct = Callable[[str, str | None, Estimate], Estimate]
+"""What was learnt since: of an option, for a domain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """A conversation before this query: who has so many tokens of it in its prefix cache."""
+
+    model: str
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,16 +104,27 @@ class Router:
         """All options."""
         return (*(known.option for known in self.learnt.values()), *self.cascades)
 
-    def query(self, text: str, domain: str | None = None, conversation: Conversation | None = None) -> Query:
+    def query(self, text: str, domain: str | None = None, cached: Cached | None = None) -> Query:
         """A query as the policy takes it; its prompt is the longest that an option makes of it."""
         longest = max(known.prompt.tokens(text) for known in self.learnt.values())
-        return Query(longest, domain, conversation=conversation)
+        if cached is None:
+            return Query(longest, domain)
+        return Query(longest + cached.tokens, domain, conversation=Conversation(cached.model))
 
-    def estimator(self, text: str, domain: str | None = None, prediction: Prediction | None = None) -> Estimator:
+    def estimator(
+        self,
+        text: str,
+        domain: str | None = None,
+        prediction: Prediction | None = None,
+        correct: Correct | None = None,
+        cached: Cached | None = None,
+    ) -> Estimator:
         """What is expected of each option for a query.
 
         Args:
             prediction: of the accuracies, where it is known already.
+            correct: what was learnt since.
+            cached: of the conversation before.
 
         Raises:
             UserError: once asked for an option whose joules are not known.
@@ -101,15 +136,18 @@ class Router:
         def estimate(_: Query, option: Option, load: Load) -> Estimate:
             known = self.learnt[option.name]
             prompt = max(1.0, known.prompt.base + known.prompt.per_piece * count)
+            if cached is not None and cached.model != option.model:
+                prompt += cached.tokens  # read again
             energy = known_energy(known)
             joules = expected_energy(energy, prompt, max(1.0, load.running), domain, self.routing_j)
             seconds = _seconds(known, prompt, load, domain)
-            return Estimate(
+            expected = Estimate(
                 min(1.0, max(0.0, float(found.accuracy[place[known.answers_as]]))),
                 joules.energy_j,
                 None if seconds is None else seconds.first_token_s,
                 None if seconds is None else seconds.total_s,
             )
+            return expected if correct is None else correct(option.name, domain, expected)
 
         return estimate
 
@@ -119,27 +157,33 @@ class Router:
         goal: Goal,
         state: State = State(),  # noqa: B008 - frozen
         domain: str | None = None,
-        conversation: Conversation | None = None,
-        without: Sequence[str] = (),
+        correct: Correct | None = None,
+        cached: Cached | None = None,
+        without: Collection[str] = (),
     ) -> Choice:
         """The option for a query.
 
         Args:
-            without: options that cannot be had at present.
+            correct: what was learnt since.
+            cached: of the conversation before.
+            without: options that cannot be had.
 
         Raises:
             UserError: as ``policy.choose``.
         """
-        query, left = self.query(text, domain, conversation), [o for o in self.options if o.name not in without]
-        return choose(query, left, self.estimator(text, domain), state, goal)
+        left = [o for o in self.options if o.name not in without]
+        estimate = self.estimator(text, domain, None, correct, cached)
+        return choose(self.query(text, domain, cached), left, estimate, state, goal)
 
-    def notes(self, text: str, option: str, load: Load, domain: str | None = None) -> tuple[str, ...]:
-        """Why what is expected of an option is a guess, one sentence each."""
-        known = self.learnt[option]
+    def notes(self, text: str, option: str, state: State, domain: str | None = None) -> tuple[str, ...]:
+        """Why what is expected of an option is a guess, one sentence each; of a cascade, of its first option."""
+        cascade = next((c.cascade for c in self.cascades if c.name == option), None)
+        known = self.learnt[option if cascade is None else cascade.first]
+        load = load_of(known.option.model, state)
         prompt = known.prompt.tokens(text)
         told: list[str] = []
         if known.energy is not None:
-            told += self.expected(option, prompt, load, domain).warnings
+            told += self.expected(known.option.name, prompt, load, domain).warnings
         if (seconds := _seconds(known, prompt, load, domain)) is not None:
             told += seconds.warnings
         return tuple(dict.fromkeys(told))
@@ -179,7 +223,7 @@ def _seconds(known: Learnt, prompt_tokens: float, load: Load, domain: str | None
         energy.lengths,
         prompt_tokens,
         load,
-        votes=round(energy.votes),
+        votes=energy.votes,
         most_output_tokens=energy.most_output_tokens,
         domain=domain,
         sequential_votes=not energy.at_once,

@@ -19,7 +19,21 @@ from joulewise.tasks.task import Question, Score, Task
 AnswerKind = Literal["text", "number", "letter"]
 
 _OPTION = re.compile(r"^\s*\(?([A-D])[).:]\s", re.MULTILINE)
-_SCORERS = {"text": "exact", "number": "math", "letter": "letter"}
+_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
+
+
+def _score_text(reference: str, text: str) -> Score:
+    """1 where the reference stands in the text, as whole words, whatever its case."""
+    words = r"\s+".join(map(re.escape, reference.split()))
+    correct = re.search(rf"(?<!\w){words}(?!\w)", text, re.IGNORECASE) is not None
+    return Score(float(correct), correct, reference if correct else None, "contains")
+
+
+_SCORERS: dict[AnswerKind, Scorer] = {
+    "text": replace(SCORERS["exact"], metric="contains", score=lambda q, text: _score_text(q.reference, text)),
+    "number": SCORERS["math"],
+    "letter": SCORERS["letter"],
+}
 
 
 class AskedOptions(TaskOptions):
@@ -27,8 +41,8 @@ class AskedOptions(TaskOptions):
 
     Args:
         file: JSON Lines: ``query``, and if known ``domain``, ``reference`` (the right answer) and ``id``.
-        answer: how all of them are asked and compared: as they are (``text``), for a ``number``, or for the ``letter``
-            of one of their options.
+        answer: how all of them are asked and compared: as they are (``text``: the right answer must stand in the
+            model's), for a ``number``, or for the ``letter`` of one of their options.
         max_new_tokens: the token budget, used where the plan names none.
     """
 
@@ -37,10 +51,14 @@ class AskedOptions(TaskOptions):
     max_new_tokens: int = Field(512, ge=1)
 
 
-def answer_kind(query: str) -> AnswerKind:
-    """``letter`` where a query ends with options A, B and so on, each on a line of its own; else ``text``."""
+def answer_kind(query: str, reference: str | None = None) -> AnswerKind:
+    """``letter`` where a query has options A, B and so on, each on a line of its own; ``number`` where the right answer
+    is known to be one; else ``text``.
+    """
     found = _OPTION.findall(query)
-    return "letter" if found[:2] == ["A", "B"] and len(found) == len(set(found)) else "text"
+    if found[:2] == ["A", "B"] and len(found) == len(set(found)):
+        return "letter"
+    return "number" if reference is not None and _NUMBER.fullmatch(reference.strip()) else "text"
 
 
 def open_asked(context: TaskContext) -> Task:
@@ -52,7 +70,7 @@ def open_asked(context: TaskContext) -> Task:
     options = parse_options(AskedOptions, context, "asked")
     if not options.file.is_file():
         raise UserError(f"task asked: no file {options.file}; name one with a query on each line in options: file")
-    scorer = SCORERS[_SCORERS[options.answer]]
+    scorer = _SCORERS[options.answer]
 
     def question(row: Row, where: str, number: int) -> Question:
         query, reference = row.get("query"), row.get("reference")

@@ -1,0 +1,167 @@
+"""``joulewise ask``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from joulewise.cli.named_file import named_file
+from joulewise.cli.route import read_question
+from joulewise.cli.routing_options import (
+    AccuracyFloor,
+    AnswerValue,
+    Carbon,
+    CarbonGiven,
+    Co2Price,
+    Corrections,
+    Domain,
+    Explore,
+    Forbid,
+    KwhPrice,
+    Latencies,
+    Live,
+    Loads,
+    MaxFirstToken,
+    MaxJoules,
+    MaxTotal,
+    Pin,
+    RouterFile,
+    SecondPrice,
+    Within,
+    corrected_by,
+    goal_of,
+    present,
+    read_router,
+)
+from joulewise.errors import UserError
+from joulewise.tasks.asked import AnswerKind
+
+if TYPE_CHECKING:
+    from joulewise.routing.asking import Answered, Asked
+
+
+def ask(
+    text: Annotated[
+        str | None, typer.Argument(metavar="QUESTION", help="The question; - reads standard input.")
+    ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            "--batch",
+            metavar="FILE",
+            help="A file of questions in place of one: JSON lines with query and, if known, domain, reference (the "
+            "right answer) and id.",
+        ),
+    ] = None,
+    router: RouterFile = None,
+    accuracy_floor: AccuracyFloor = None,
+    within: Within = None,
+    max_joules: MaxJoules = None,
+    max_first_token_s: MaxFirstToken = None,
+    max_total_s: MaxTotal = None,
+    price_per_kwh: KwhPrice = None,
+    price_per_kg_co2: Co2Price = None,
+    price_per_second: SecondPrice = None,
+    answer_value: AnswerValue = None,
+    pin: Pin = None,
+    forbid: Forbid = None,
+    load: Loads = None,
+    latency_ms: Latencies = None,
+    carbon_g_per_kwh: CarbonGiven = None,
+    carbon: Carbon = None,
+    live: Live = True,
+    corrections: Corrections = None,
+    explore: Explore = None,
+    domain: Domain = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--reference", metavar="ANSWER", help="The right answer, so that `joulewise fit` can learn from it."
+        ),
+    ] = None,
+    answer: Annotated[
+        AnswerKind | None,
+        typer.Option(
+            "--answer",
+            help="How to ask, and to compare with the right answer. Default: letter where options A, B ... are given, "
+            "else text.",
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-tokens", min=1, metavar="N", help="Output budget. Default: the option's when it was learnt."
+        ),
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", metavar="DIR", help="The run folder. Default: runs/asked-DATE-TIME.")
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print answers as JSON lines on standard output.")
+    ] = False,
+) -> None:
+    """Answer a question by the option that a router takes, and tell the joules drawn against those expected.
+
+    Questions and answers are written as Trials into a run folder, which `joulewise report` shows and `joulewise fit`
+    learns from.
+    """
+    from joulewise.cli.progress import show_progress
+    from joulewise.energy import discover
+    from joulewise.report.routing import answered_json, describe_answered
+    from joulewise.routing.asking import answer_all, choose_all
+
+    known = read_router(router)
+    names = [option.name for option in known.options]
+    goal = goal_of(
+        names,
+        accuracy_floor=accuracy_floor,
+        within=within,
+        most_j=max_joules,
+        most_first_token_s=max_first_token_s,
+        most_total_s=max_total_s,
+        kwh_price=price_per_kwh,
+        co2_kg_price=price_per_kg_co2,
+        second_price=price_per_second,
+        answer_value=answer_value,
+        pin=pin,
+        forbid=forbid,
+    )
+    asked = _questions(text, batch, domain, reference, answer)
+    now = present(known, load, latency_ms, carbon_g_per_kwh, carbon, live)
+    folder = named_file(out, "--out", "the folder's name")
+    with discover() as meter:
+        chosen = choose_all(known, asked, goal, now.state, corrected_by(corrections, explore), meter)
+        for note in now.notes:
+            typer.echo(f"Note: {note}", err=True)
+        with show_progress() as on_progress:
+            done = answer_all(known, chosen, folder, meter, max_tokens, on_progress)
+    for one in done.answered:
+        typer.echo(json.dumps(answered_json(one)) if json_output else describe_answered(one), nl=json_output)
+    typer.echo(f"Trials: {done.folder}; learn from them with: joulewise fit {done.folder} ...", err=True)
+    _end(done.answered)
+
+
+def _questions(
+    text: str | None, batch: str | None, domain: str | None, reference: str | None, answer: AnswerKind | None
+) -> list[Asked]:
+    from joulewise.routing.asking import Asked, read_batch
+
+    file = named_file(batch, "--batch")
+    if (text is None) == (file is None):
+        raise UserError("give a question, or a file of them with --batch FILE")
+    if text is not None:
+        return [Asked(read_question(text), domain, reference, answer=answer)]
+    assert file is not None
+    if reference is not None:
+        raise UserError("--reference is of one question; in a batch's file each line may have its own 'reference'")
+    return read_batch(file, domain, answer)
+
+
+def _end(answered: list[Answered]) -> None:
+    failed = [one for one in answered if one.error is not None]
+    for one in failed:
+        typer.echo(f"{one.asked.name or 'the question'} failed on {one.choice.option}: {one.error}", err=True)
+    if failed:
+        raise typer.Exit(2 if len(failed) == len(answered) else 1)

@@ -1,0 +1,227 @@
+"""``joulewise route``: which option a router takes, how good it is, and what it would do with traffic."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from joulewise.cli.named_file import named_file
+from joulewise.cli.routing_options import (
+    AccuracyFloor,
+    AnswerValue,
+    Carbon,
+    CarbonGiven,
+    Co2Price,
+    Corrections,
+    Critical,
+    Domain,
+    Explore,
+    Forbid,
+    KwhPrice,
+    Latencies,
+    Live,
+    Loads,
+    MaxFirstToken,
+    MaxJoules,
+    MaxTotal,
+    Pin,
+    PolicyName,
+    RouterFile,
+    SecondPrice,
+    Within,
+    corrected_by,
+    goal_of,
+    present,
+    read_router,
+)
+from joulewise.cli.shares import share
+from joulewise.errors import UserError
+
+if TYPE_CHECKING:
+    from joulewise.routing.router import Cached, Router
+
+QUESTION = "question"
+"""The command that is meant where none is named."""
+
+
+class _QuestionFirst(TyperGroup):
+    """``route "How much ..."`` is ``route question "How much ..."``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = [QUESTION, *args]
+        return super().parse_args(ctx, args)
+
+
+route = typer.Typer(
+    cls=_QuestionFirst,
+    help="Tell which option a router takes for a question, how good it is, and what it would do with traffic.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@route.command(QUESTION, short_help='Tell which option answers a question (the default: route "...").')
+def question(
+    text: Annotated[str, typer.Argument(metavar="QUESTION", help="The question; - reads standard input.")],
+    router: RouterFile = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Every option with what is expected of it, and why it lost.")
+    ] = False,
+    accuracy_floor: AccuracyFloor = None,
+    within: Within = None,
+    max_joules: MaxJoules = None,
+    max_first_token_s: MaxFirstToken = None,
+    max_total_s: MaxTotal = None,
+    price_per_kwh: KwhPrice = None,
+    price_per_kg_co2: Co2Price = None,
+    price_per_second: SecondPrice = None,
+    answer_value: AnswerValue = None,
+    pin: Pin = None,
+    forbid: Forbid = None,
+    load: Loads = None,
+    latency_ms: Latencies = None,
+    carbon_g_per_kwh: CarbonGiven = None,
+    carbon: Carbon = None,
+    live: Live = True,
+    corrections: Corrections = None,
+    explore: Explore = None,
+    domain: Domain = None,
+    last_model: Annotated[
+        str | None,
+        typer.Option("--last-model", metavar="ENGINE", help="Who answered before in this conversation."),
+    ] = None,
+    cached_tokens: Annotated[
+        int | None,
+        typer.Option("--cached-tokens", min=0, metavar="N", help="So many tokens of it are in its prefix cache."),
+    ] = None,
+    policy: PolicyName = "goal",
+    accuracy_critical: Critical = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the choice as JSON on standard output.")] = False,
+) -> None:
+    """Tell which option answers a question well enough for the fewest joules. Nothing is asked or loaded."""
+    from joulewise.report.routing import choice_json, describe_choice
+    from joulewise.routing.paper_policy import choose_by_paper
+
+    known = read_router(router)
+    query = read_question(text)
+    goal = goal_of(
+        [option.name for option in known.options],
+        accuracy_floor=accuracy_floor,
+        within=within,
+        most_j=max_joules,
+        most_first_token_s=max_first_token_s,
+        most_total_s=max_total_s,
+        kwh_price=price_per_kwh,
+        co2_kg_price=price_per_kg_co2,
+        second_price=price_per_second,
+        answer_value=answer_value,
+        pin=pin,
+        forbid=forbid,
+    )
+    cached = _cached(known, last_model, cached_tokens)
+    now = present(known, load, latency_ms, carbon_g_per_kwh, carbon, live)
+    correct = corrected_by(corrections, explore)(0)
+    if policy == "paper":
+        estimate = known.estimator(query, domain, None, correct, cached)
+        choice = choose_by_paper(
+            known.query(query, domain, cached), known.options, estimate, now.state, accuracy_critical
+        )
+    else:
+        if accuracy_critical:
+            raise UserError("--accuracy-critical goes with --policy paper; or give --accuracy-floor")
+        choice = known.choose(query, goal, now.state, domain, correct, cached)
+    notes = (*now.notes, *known.notes(query, choice.option, now.state, domain))
+    if json_output:
+        typer.echo(json.dumps(choice_json(choice, notes)))
+    else:
+        typer.echo(describe_choice(choice, explain, notes), nl=False)
+
+
+def read_question(text: str) -> str:
+    """A question from the command line, or from standard input for ``-``.
+
+    Raises:
+        UserError: there is none.
+    """
+    query = typer.get_text_stream("stdin").read() if text == "-" else text
+    if not query.strip():
+        raise UserError("the question is empty: give one, or - to read it from standard input")
+    return query
+
+
+def _cached(router: Router, model: str | None, tokens: int | None) -> Cached | None:
+    from joulewise.routing.router import Cached
+
+    if model is None and tokens is None:
+        return None
+    if model is None or tokens is None:
+        raise UserError("--last-model and --cached-tokens go together: who answered before, and what it holds")
+    if model not in (models := {option.model for option in router.options}):
+        raise UserError(f"--last-model {model}: no option is of it; there are {', '.join(sorted(models))}")
+    return Cached(model, tokens)
+
+
+@route.command("learn", short_help="Learn from answers since: corrections of a router, bounded and resettable.")
+def learn(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RUN]...", help="Run folders, such as those of `joulewise ask`.")
+    ] = None,
+    router: RouterFile = None,
+    corrections: Annotated[
+        str, typer.Option("--corrections", metavar="FILE", help="The file of corrections; made if it is not there.")
+    ] = "corrections.json",
+    verdict: Annotated[
+        str | None,
+        typer.Option(
+            "--verdict",
+            metavar="right|wrong|SHARE",
+            help="What answers without a score are worth: a thumb, or a verifier's score from 0 to 1.",
+        ),
+    ] = None,
+    reset: Annotated[
+        str | None,
+        typer.Option("--reset", metavar="OPTION|all", help="Forget what was learnt of an option, or of all."),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="Where third-party data sets lie. Default: $JOULEWISE_DATA.", metavar="DIR"),
+    ] = None,
+) -> None:
+    """Learn from what became of answers. Give each run once: what is given twice counts twice.
+
+    Corrections are used only where `joulewise route` and `joulewise ask` are told to (--corrections FILE).
+    """
+    from joulewise.routing.correction import Corrections as Learnt
+    from joulewise.routing.correction import drift, load_corrections, save_corrections
+    from joulewise.routing.correction import reset as without
+    from joulewise.routing.feedback import learn_from
+    from joulewise.routing.past_answers import from_runs
+
+    file = named_file(corrections, "--corrections")
+    assert file is not None
+    if not runs and reset is None:
+        raise UserError("give a run to learn from, or --reset OPTION to forget what was learnt")
+    found = load_corrections(file) if file.exists() else Learnt()
+    if reset is not None:
+        found = without(found, None if reset == "all" else reset)
+    if runs:
+        past = from_runs(runs, named_file(data, "--data", "the folder's name"))
+        found, told = learn_from(found, read_router(router), past, _verdict(verdict))
+        typer.echo(told)
+    elif verdict is not None:
+        raise UserError("--verdict is on a run's answers: name the run")
+    save_corrections(found, file)
+    for sentence in drift(found):
+        typer.echo(f"Drift: {sentence}")
+    typer.echo(f"Corrections: {file}", err=True)
+
+
+def _verdict(text: str | None) -> float | None:
+    if text is None or text in ("right", "wrong"):
+        return None if text is None else float(text == "right")
+    return share(text, "--verdict", "80%", "0.8", most=1.0)

@@ -1,0 +1,267 @@
+"""``joulewise fit``, ``route`` and ``ask``: from a ledger to an answer, on an engine without a model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from fake_source import SteadySource
+from joulewise.cli import routing_options
+from joulewise.cli.main import app
+from joulewise.energy.meter import Meter
+from joulewise.engines import ENGINES
+from joulewise.errors import JoulewiseError
+from joulewise.ledger import load
+from joulewise.plan import load_plan
+from joulewise.routing.router_file import load_router
+from joulewise.runner import run
+
+pytest.importorskip("scipy", reason="learning needs the extra routing")
+
+PLAN = """
+name: learnt
+engines:
+  - {kind: transformers, model: small}
+  - {kind: transformers, model: large}
+decodings: [vanilla, {kind: prompt_lookup, tokens: 3}]
+reasonings: [direct, {kind: vote, samples: 3}]
+tasks: [{name: starter-maths, questions: 15}]
+exclude: [{reasoning: vote*, decoding: prompt*}]
+idle_baseline_s: 0
+"""
+DIRECT = [f"{m}@transformers/{d}/direct" for m in ("large", "small") for d in ("prompt-lookup-3", "vanilla")]
+
+
+def steady() -> Meter:
+    return Meter([SteadySource("gpu", 100.0), SteadySource("cpu", 30.0)])
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a plan, its run and a router."""
+    folder = tmp_path_factory.mktemp("done")
+    (folder / "plan.yaml").write_text(PLAN)
+    with pytest.MonkeyPatch.context() as patch, steady() as meter:
+        patch.setitem(ENGINES, "transformers", "scripted_engine:ScriptedEngine")
+        run(load_plan(folder / "plan.yaml"), folder / "run", meter=meter)
+    said("fit", str(folder / "run"), "-o", str(folder / "router.npz"))
+    return folder
+
+
+@pytest.fixture
+def learnt(done: Path, tmp_path: Path, scripted: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it that one works in."""
+    shutil.copytree(done, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.delenv(routing_options.ROUTER_VARIABLE, raising=False)
+    monkeypatch.setattr("joulewise.energy.discover", steady)
+    return tmp_path / "here"
+
+
+def said(*words: str, code: int = 0, **more: str) -> Result:
+    done = CliRunner().invoke(app, list(words), **more)  # type: ignore[arg-type]
+    if done.exception is not None and not isinstance(done.exception, (SystemExit, JoulewiseError)):
+        raise done.exception
+    assert (2 if isinstance(done.exception, JoulewiseError) else done.exit_code) == code, done.output
+    return done
+
+
+def refused(*words: str) -> str:
+    """What is told of a person's mistake."""
+    done = CliRunner().invoke(app, list(words))
+    assert isinstance(done.exception, JoulewiseError), done.output
+    return str(done.exception)
+
+
+def test_from_a_ledger_to_an_answer_and_back(learnt: Path) -> None:
+    told = said("fit", "run", "-o", "router.npz").output
+    assert "6 options, 15 queries learnt from" in told
+    router = load_router("router.npz")
+    assert set(DIRECT) <= set(router.learnt)
+    # A lossless decoding gives the same answers, so there are two reasonings of two engines to learn.
+    assert len(router.performance.options) == 4
+    told = said("route", "What is 12 times 7?", "--explain").output
+    assert "taken" in told
+    assert all(name in told for name in DIRECT)
+    choice = json.loads(said("route", "What is 12 times 7?", "--json").output)
+    assert choice["option"] in router.learnt
+    assert choice["expected"]["energy_j"]["mean"] > 0
+    done = said("ask", "What is 12 times 7?", "--reference", "84", "-o", "asked", "--json")
+    answered = json.loads(done.stdout)
+    assert answered["option"] == json.loads(said("route", "What is 12 times 7?", "--json").output)["option"]
+    assert answered["answer"].startswith("Answer: ")
+    assert answered["energy_j"] > 0
+    assert answered["correct"] is False
+    table = load("asked").arrow.to_pylist()
+    assert [(row["task"], row["correct"]) for row in table] == [("asked-1", False)]
+    assert "6 options, 16 queries learnt from" in said("fit", "run", "asked", "-o", "again.json").output
+    assert load_router("again.json").saw("What is 12 times 7?")
+    assert said("route", "What is 12 times 7?", "--router", "again.json").output
+
+
+def test_a_moved_folder_of_asked_questions_is_learnt_from(learnt: Path) -> None:
+    said("ask", "What is 2 plus 2?", "--reference", "4", "-o", "asked")
+    Path("asked").rename("elsewhere")
+    assert "16 queries" in said("fit", "run", "elsewhere", "-o", "again.npz").output
+
+
+def test_the_same_sources_give_the_same_router(learnt: Path) -> None:
+    for name in ("a.npz", "b.npz"):
+        said("fit", "run", "-o", name)
+    assert Path("a.npz").read_bytes() == Path("b.npz").read_bytes()
+
+
+def test_a_batch_goes_to_the_options_of_each_question(learnt: Path) -> None:
+    rows = [
+        {"query": "What is 3 plus 4?", "reference": "7", "id": "sum", "domain": "arithmetic"},
+        {"query": "Name a colour."},
+        {"query": "Which?\nA. one\nB. two\nC. three\nD. four", "reference": "D"},
+    ]
+    Path("batch.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    done = said("ask", "--batch", "batch.jsonl", "-o", "asked", "--json", "--pin", "small*")
+    answered = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["id"] for one in answered] == ["sum", "line-2", "line-3"]
+    assert [one["correct"] for one in answered][1] is None
+    assert all(one["option"].startswith("small@") for one in answered)
+    assert len(load("asked").arrow) == 3
+    assert "1 answers have no score" in said("fit", "run", "asked", "-o", "again.npz").output
+
+
+def test_votes_are_not_taken_where_no_two_answers_are_alike(learnt: Path) -> None:
+    choice = json.loads(said("ask", "Name a colour.", "--json", "-o", "asked").stdout)["choice"]
+    assert not any("vote" in one["option"] for one in choice["options"])
+    assert "none of the pinned options" in refused("ask", "Name a colour.", "--pin", "*vote*")
+    assert "/vote-3" in said("ask", "How many?", "--answer", "number", "--pin", "*vote*", "-o", "voted").output
+
+
+def test_what_stands_differently_is_chosen_differently(learnt: Path) -> None:
+
+    def choice(*words: str) -> dict[str, object]:
+        return dict(json.loads(said("route", "What is 12 times 7?", "--json", *words).output))
+
+    assert choice("--pin", "large@*vanilla/direct")["option"] == "large@transformers/vanilla/direct"
+    assert not str(choice("--forbid", "small*")["option"]).startswith("small")
+    assert choice("--accuracy-floor", "99.9%")["best_effort"]
+    assert choice("--max-joules", "1e-9")["best_effort"]
+    assert choice("--policy", "paper", "--domain", "mathematics")["option"]
+    loaded = choice("--load", "large@transformers=3", "--pin", "large@*vanilla/direct")
+    assert any("3 running" in str(note) or "4 running" in str(note) for note in loaded["notes"])  # type: ignore[attr-defined]
+    late = choice("--latency-ms", "5000", "--pin", "large@*vanilla/direct")
+    assert late["expected"]["first_token_s"]["mean"] == pytest.approx(5.0, rel=0.01)  # type: ignore[index]
+
+
+def test_a_question_from_standard_input(learnt: Path) -> None:
+    assert (
+        said("route", "-", "--json", input="What is 12 times 7?\n").output
+        == said("route", "What is 12 times 7?\n", "--json").output
+    )
+
+
+@pytest.mark.parametrize("text", ["你好，世界" * 50, "🤷🏽‍♀️", "\x00\x07", "ﷺ" * 300])
+def test_strange_questions_are_routed(learnt: Path, text: str) -> None:
+    assert json.loads(said("route", "-", "--json", input=text).output)["option"]
+
+
+@pytest.mark.parametrize("text", ["x" * 1_000_000, "word " * 200_000])
+def test_a_question_of_a_megabyte_fits_no_context(learnt: Path, text: str) -> None:
+    done = CliRunner().invoke(app, ["route", "-"], input=text)
+    assert "do not fit the context of 512" in str(done.exception)
+
+
+def test_options_of_outcomes_answer_by_a_plan(learnt: Path) -> None:
+    lines = ["query,option,correct,energy_j,prompt_tokens,output_tokens,total_s"]
+    for i in range(30):
+        lines += [f"What is {i} plus {i}?,{DIRECT[1]},{i % 2},5,20,{5 + i % 3},0.5"]
+        lines += [f"What is {i} plus {i}?,{DIRECT[3]},{int(i % 3 == 0)},1,20,{5 + i % 3},0.2"]
+    Path("outcomes.csv").write_text("\n".join(lines) + "\n")
+    said("fit", "outcomes.csv", "-o", "bare.npz")
+    assert said("route", "What is 5 plus 6?", "--router", "bare.npz").output
+    assert "does not know how its options answer" in refused("ask", "What is 5 plus 6?", "--router", "bare.npz")
+    said("fit", "outcomes.csv", "--plan", "plan.yaml", "-o", "router.npz")
+    assert said("ask", "What is 5 plus 6?", "--reference", "11", "-o", "asked").output
+    Path("plan.yaml").write_text(PLAN.replace("model: large", "model: huge"))
+    assert "no cell for the option large@transformers" in refused("fit", "outcomes.csv", "--plan", "plan.yaml")
+
+
+def test_outcomes_without_joules_route_nothing(learnt: Path) -> None:
+    Path("outcomes.csv").write_text("query,a,b\n" + "".join(f"q{i},{i % 2},1\n" for i in range(30)))
+    told = said("fit", "outcomes.csv", "-o", "bare.npz").output
+    assert "unknown" in told
+    assert "the joules of a are not known" in refused("route", "q?", "--router", "bare.npz")
+
+
+def test_mistakes_are_told_with_a_way_out(learnt: Path) -> None:
+    Path("router.npz").rename("other.npz")
+    assert "no router file is named" in refused("route", "q?")
+    Path("other.npz").rename("router.npz")
+    assert "no such" in refused("fit", "nowhere") or "not a run folder" in refused("fit", "nowhere")
+    assert "ends in .npz or .json" in refused("fit", "run", "-o", "router.pickle")
+    for words, told in (
+        (("route", " "), "the question is empty"),
+        (("route", "q", "--accuracy-floor", "80"), "--accuracy-floor 80"),
+        (("route", "q", "--accuracy-floor", "80%", "--within", "2%"), "two floors"),
+        (("route", "q", "--max-joules", "-1"), "--max-joules -1"),
+        (("route", "q", "--pin", "huge*"), "--pin huge*: no option is called so"),
+        (("route", "q", "--pin", "*", "--forbid", "small*"), "pinned and forbidden"),
+        (("route", "q", "--price-per-second", "1"), "give --price-per-kwh too"),
+        (("route", "q", "--load", "tiny=3"), "no option is of a model tiny"),
+        (("route", "q", "--load", "many"), "--load many"),
+        (("route", "q", "--last-model", "small@transformers"), "go together"),
+        (("route", "q", "--accuracy-critical"), "goes with --policy paper"),
+        (("route", "q", "--router", "plan.yaml"), "no router file"),
+        (("ask",), "give a question, or a file"),
+        (("ask", "q", "--batch", "batch.jsonl"), "give a question, or a file"),
+        (("ask", "--batch", "none.jsonl"), "none.jsonl cannot be read"),
+        (("ask", "q", "--reference", "x", "--answer", "letter"), "is not one of the letters"),
+        (("ask", "q", "-o", "run"), "run holds something already"),
+    ):
+        assert told in refused(*words), words
+    for line, told in (
+        ("{", "batch.jsonl:1: not JSON"),
+        ("[]", "batch.jsonl:1: no text under 'query'"),
+        ('{"query": ""}', "no text under 'query'"),
+        ('{"query": "a", "id": 1}\n{"query": "b", "id": 1}', "batch.jsonl:2: a second question with the id '1'"),
+        ("", "it holds no question"),
+    ):
+        Path("batch.jsonl").write_text(line)
+        assert told in refused("ask", "--batch", "batch.jsonl")
+
+
+def test_a_question_that_fails_ends_with_2_and_is_told(learnt: Path) -> None:
+    done = said("ask", "OVERLONG", "-o", "asked", code=2)
+    assert "do not fit the context" in done.stderr
+    Path("batch.jsonl").write_text('{"query": "OVERLONG"}\n{"query": "Name a colour."}\n')
+    done = said("ask", "--batch", "batch.jsonl", "-o", "asked2", code=1)
+    assert "line-1 failed on" in done.stderr
+
+
+def test_what_is_learnt_since_corrects_and_is_forgotten(learnt: Path) -> None:
+    pin = ("--pin", "large@*vanilla/direct")
+
+    def accuracy(*words: str) -> float:
+        return float(json.loads(said("route", "Name a colour.", "--json", *pin, *words).output)["expected"]["accuracy"])
+
+    before = accuracy()
+    for i in range(3):
+        said("ask", "Name a colour.", *pin, "-o", f"asked{i}")
+    told = said("route", "learn", "asked0", "asked1", "asked2", "--verdict", "right").output
+    assert "learnt from 3 verdicts and the joules of 3 answers" in told
+    assert accuracy() == before
+    after = accuracy("--corrections", "corrections.json")
+    assert before < after <= before + 0.2
+    drawn = {accuracy("--corrections", "corrections.json", "--explore", str(seed)) for seed in range(5)}
+    assert len(drawn) > 1
+    said("route", "learn", "asked0", "--verdict", "0%", "--corrections", "corrections.json")
+    assert accuracy("--corrections", "corrections.json") < after
+    said("route", "learn", "--reset", "all")
+    assert accuracy("--corrections", "corrections.json") == before
+    assert "give a run to learn from" in refused("route", "learn")
+    assert "there are of none at all" in refused("route", "learn", "--reset", "large")
+    assert "--verdict 7" in refused("route", "learn", "asked0", "--verdict", "7")
+    assert "--explore draws" in refused("route", "q", "--explore", "1")
+    assert "router.npz" in refused("route", "q", "--corrections", "router.npz")
