@@ -12,6 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from joulewise.errors import EnvironmentFault, UserError
 from joulewise.records import SCHEMA_VERSION, Check, Trial
+from joulewise.yaml_file import in_words
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def _what_is_wrong(line: bytes, error: ValidationError) -> str:
         return "not a line of a Joulewise ledger; restore the file from a copy"
     first = error.errors()[0]
     field = ".".join(map(str, first["loc"][1:]))  # the first part is the kind of line
-    return f"{field}: {first['msg'].removeprefix('Value error, ')}; restore the file from a copy"
+    return f"{field}: {in_words(first)}; restore the file from a copy"
 
 
 def newer(version: int) -> str:

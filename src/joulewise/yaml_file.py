@@ -33,10 +33,13 @@ _KINDS = {
     ("int_type", "int_parsing", "int_from_float"): "must be a whole number",
     ("float_type", "float_parsing"): "must be a number",
     ("bool_type", "bool_parsing"): "must be true or false",
-    ("string_type",): "must be a text",
+    ("string_type", "path_type"): "must be a text",
 }
 """What pydantic calls by the names of Python's types, in words for people who write YAML."""
 _WORDS = {kind: words for kinds, words in _KINDS.items() for kind in kinds}
+
+_FOUND = {list: "a list", str: "a text", type(None): "nothing: the file is empty"}
+"""What may stand at the top of a file instead of a mapping."""
 
 
 class FaultAt(ValueError):
@@ -94,7 +97,8 @@ def parse_yaml(text: str, model: type[Model], name: str, context: Mapping[str, A
         problem = getattr(error, "problem", None) or "cannot be parsed"
         raise UserError(f"{where}: not valid YAML: {problem}") from error
     if not isinstance(data, dict):
-        raise UserError(f"{name}: expected a mapping of keys to values at the top, found {type(data).__name__}")
+        found = _FOUND.get(type(data), repr(data))
+        raise UserError(f"{name}: expected a mapping of keys to values at the top, found {found}")
     try:
         return model.model_validate(data, context=context)
     except ValidationError as error:
@@ -113,7 +117,24 @@ def parse_yaml(text: str, model: type[Model], name: str, context: Mapping[str, A
             for error, (place, other_kind) in zip(told, places, strict=True)
             if not (other_kind and any(fault[: len(place)] == place for fault in wrong))
         ]
-        raise UserError("\n".join(dict.fromkeys(_explain(e, data, lines, name, model) for e in told))) from error
+        explained = dict.fromkeys(_explain(e, data, lines, name, model) for e in _as_one(told, data))
+        raise UserError("\n".join(explained)) from error
+
+
+def _as_one(errors: Sequence[ErrorDetails], data: Any) -> list[ErrorDetails]:
+    """Errors, those of a value that may be of several kinds and is of none of them as one."""
+    found: dict[tuple[Path_, bool], ErrorDetails] = {}
+    for number, error in enumerate(errors):
+        if error["type"] not in _WORDS:
+            found[((number,), False)] = error
+            continue
+        key = (_data_path(error["loc"], data, absent=False), True)
+        if key not in found:
+            found[key] = error
+        elif (words := in_words(error)) not in (before := in_words(found[key])):
+            told = f"{before} or {words.removeprefix('must be ')}"
+            found[key] = {**found[key], "type": "value_error", "msg": told}
+    return list(found.values())
 
 
 def line_of(path: Path, key: str) -> int:
@@ -152,6 +173,9 @@ def _explain(error: ErrorDetails, data: Any, lines: dict[Path_, int], name: str,
         return f"{where}: this key is missing"
     if error["type"] == "string_too_short":
         return f"{where}: is empty: name something, or leave the key out"
+    if error["type"] == "union_tag_not_found":
+        kinds = [node.get("const") for node in _fields_beside(model, (*error["loc"], "kind")).get("kind", [])]
+        return f"{where}: the key 'kind' is missing; known kinds: {', '.join(filter(None, kinds))}"
     if error["type"] == "union_tag_invalid":
         context = error.get("ctx", {})
         tags = [t.strip(" '") for t in str(context.get("expected_tags", "")).split(",")]
@@ -159,6 +183,8 @@ def _explain(error: ErrorDetails, data: Any, lines: dict[Path_, int], name: str,
     message = in_words(error)
     value = None if error.get("ctx", {}).get("pattern") == VARIABLE else error["input"]
     shown = f" (found {value!r})" if isinstance(value, (str, int, float, bool)) and repr(value) not in message else ""
+    if error["type"] == "string_type" and isinstance(value, (int, float)):
+        shown += "; put it in quotes"
     return f"{where}: {message}{shown}"
 
 
@@ -173,7 +199,13 @@ def in_words(error: ErrorDetails) -> str:
         if pattern.startswith("^(") and pattern.endswith(")$"):
             *most, last = pattern[2:-2].replace(r"\d+", "N").split("|")
             return f"must be {', '.join(most)} or {last}"
+    if error["type"] == "missing":
+        return "is missing"
+    if error["type"] == "too_short":
+        return "is empty: give at least one"
     message = error["msg"].removeprefix("Value error, ")
+    if message.startswith("Input should be "):
+        return f"must be {message.removeprefix('Input should be ')}"
     return message[0].lower() + message[1:] if not message[:2].isupper() else message
 
 

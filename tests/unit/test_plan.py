@@ -176,10 +176,10 @@ def test_no_pattern_is_told_as_a_regular_expression() -> None:
 @pytest.mark.parametrize(
     ("rate", "words"),
     [
-        ("1.5", "synthetic_acceptance: input should be less than or equal to 1 (found 1.5)"),
+        ("1.5", "synthetic_acceptance: must be less than or equal to 1 (found 1.5)"),
         ("half", "synthetic_acceptance: must be a number (found 'half')"),
         ("true", "synthetic_acceptance: it is no switch: give a rate from 0 to 1"),
-        ("[0.9, 1.5]", "synthetic_acceptance[1]: input should be less than or equal to 1 (found 1.5)"),
+        ("[0.9, 1.5]", "synthetic_acceptance[1]: must be less than or equal to 1 (found 1.5)"),
         ("[0.5, 0.9]", "synthetic_acceptance: a token is accepted only where the one before it is"),
     ],
 )
@@ -272,7 +272,7 @@ def test_a_label_tells_two_uses_of_a_task_apart(tmp_path: Path) -> None:
             9,
             "tasks[0].options.spilt: unknown option 'spilt'; did you mean 'split'?",
         ),
-        ("{name: gsm8k, options: {split: dev}}", 9, "tasks[0].options.split: input should be 'test' or 'train'"),
+        ("{name: gsm8k, options: {split: dev}}", 9, "tasks[0].options.split: must be 'test' or 'train'"),
         ("{name: mmlu, options: {subjects: [7]}}", 9, "tasks[0].options.subjects[0]: "),
         (
             "{name: cnn_dm, options: {split: dev}}",

@@ -12,6 +12,7 @@ from joulewise.analysis.curve_points import Origin
 from joulewise.analysis.curves import TERMS, Coefficient, Correction, Curve, HeldOut, Region, Residual, Spread
 from joulewise.energy.reading import ComponentName
 from joulewise.errors import EnvironmentFault, UserError
+from joulewise.yaml_file import in_words
 
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _AtLeast0 = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
@@ -153,7 +154,7 @@ def read_curve(path: Path) -> tuple[Curve, Origin]:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise UserError(
-            f"{path}: {place + ': ' if place else ''}{first['msg'].removeprefix('Value error, ')}; name a file that "
+            f"{path}: {place + ': ' if place else ''}{in_words(first)}; name a file that "
             "`joulewise curve RUN --json FILE` wrote, or write it again"
         ) from error
     return curve_of(found), origin_of(found)

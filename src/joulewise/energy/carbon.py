@@ -25,6 +25,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from joulewise.errors import EnvironmentFault, UserError
+from joulewise.yaml_file import in_words
 
 J_PER_KWH = 3.6e6
 
@@ -168,7 +169,7 @@ def _entry(place: str, row: Mapping[str, Any]) -> _Entry:
     except ValidationError as error:
         first = error.errors()[0]
         hint = "write it as 2026-01-31T13:00:00Z, with its zone" if first["loc"] == ("time",) else "grams per kWh"
-        raise UserError(f"{place}: {first['loc'][0]}: {first['msg']}; {hint}") from error
+        raise UserError(f"{place}: {first['loc'][0]}: {in_words(first)}; {hint}") from error
 
 
 class _Series:

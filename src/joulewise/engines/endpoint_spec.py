@@ -54,7 +54,7 @@ class ServerSpec(BaseModel):
     env: dict[str, str] = {}
     program: Name | None = None
     port: int | None = Field(None, ge=1, le=65535)
-    start_timeout_s: float = Field(600.0, gt=0.0)
+    start_timeout_s: float = Field(600.0, gt=0.0, allow_inf_nan=False)
     side_by_side: bool | None = None
 
     @field_validator("args", "env")
@@ -112,7 +112,7 @@ class EndpointSpec(BaseModel):
     base_model: Name | None = None
     power_limit_w: Watts | None = None
     locked_sm_clock_hz: Hertz | None = None
-    timeout_s: float = Field(600.0, gt=0.0)
+    timeout_s: float = Field(600.0, gt=0.0, allow_inf_nan=False)
     name: str | None = None
 
     @field_validator("url")
@@ -140,7 +140,9 @@ class EndpointSpec(BaseModel):
     @classmethod
     def _model_of_server(cls, data: Any) -> Any:
         if isinstance(data, dict) and "model" not in data and isinstance(server := data.get("server"), dict):
-            return {**data, "model": server.get("model", "default")}
+            model = server.get("model", "default")
+            if isinstance(model, str) and model:  # else the fault is the server's
+                return {**data, "model": model}
         return data
 
     @property

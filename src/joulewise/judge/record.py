@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 
 from joulewise.errors import EnvironmentFault, UserError
 from joulewise.records import EnergyRecord, Record, Seconds, Tokens
+from joulewise.yaml_file import in_words
 
 JUDGEMENTS = "judgements.jsonl"
 
@@ -108,7 +109,7 @@ def read_judgements(folder: Path) -> tuple[Judgement, ...]:
             first = error.errors()[0]
             field = ".".join(map(str, first["loc"]))
             raise UserError(
-                f"{path}:{number}: {field}: {first['msg']}; restore the file, or delete it to do without"
+                f"{path}:{number}: {field}: {in_words(first)}; restore the file, or delete it to do without"
             ) from error
     return tuple(found)
 

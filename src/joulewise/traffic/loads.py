@@ -13,8 +13,12 @@ from joulewise.traffic.arrivals import ClosedLoop, Poisson, Replay
 LONGEST_S = 3000.0
 """The meter's timeline keeps an hour, and the steady part's joules are read from it when the load has ended."""
 
-Count = Annotated[int, Field(ge=1)]
-Rate = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+MOST_AT_ONCE, MOST_A_SECOND = 20_000, 10_000
+"""Of requests: more than one load generator keeps up with, or has ports for."""
+
+Count = Annotated[int, Field(ge=1, le=MOST_AT_ONCE)]
+Rate = Annotated[float, Field(gt=0.0, le=MOST_A_SECOND, allow_inf_nan=False)]
+Speed = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
 
 def _one_or_several(value: Any) -> Any:
@@ -30,6 +34,11 @@ Rates = Annotated[
     tuple[Rate, ...],
     Field(min_length=1),
     BeforeValidator(_one_or_several, json_schema_input_type=Rate | tuple[Rate, ...]),
+]
+Speeds = Annotated[
+    tuple[Speed, ...],
+    Field(min_length=1),
+    BeforeValidator(_one_or_several, json_schema_input_type=Speed | tuple[Speed, ...]),
 ]
 
 
@@ -88,7 +97,7 @@ class ClosedLoads(_Loads):
 
     kind: Literal["closed"] = "closed"
     concurrency: Counts
-    to_concurrency: int | None = Field(None, ge=1)
+    to_concurrency: Count | None = None
 
     def each(self) -> tuple[Stretch, ...]:
         """A load for each level."""
@@ -138,7 +147,7 @@ class ReplayLoads(_Loads):
 
     kind: Literal["replay"] = "replay"
     trace: Path
-    speed: Rates = (1.0,)
+    speed: Speeds = (1.0,)
     skip_s: float = Field(0.0, ge=0.0, allow_inf_nan=False)
     most_prompt_tokens: int | None = Field(None, ge=1)
     most_output_tokens: int | None = Field(None, ge=1)

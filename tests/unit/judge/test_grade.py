@@ -265,7 +265,7 @@ def test_a_line_that_was_cut_off_is_judged_again(finished: Path, data: Path) -> 
 
 def test_a_broken_line_is_told_with_its_place(finished: Path) -> None:
     (finished / JUDGEMENTS).write_text("{}\n")
-    with pytest.raises(UserError, match=r"judgements\.jsonl:1: trial_id: Field required; restore the file"):
+    with pytest.raises(UserError, match=r"judgements\.jsonl:1: trial_id: is missing; restore the file"):
         load(finished)
 
 

@@ -57,6 +57,61 @@ def test_without_loads_a_cell_is_as_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("load", "told"),
+    [
+        ("{kind: poisson, rate: []}", "loads[0].rate: is empty: give at least one"),
+        ("{kind: closed, concurrency: 0}", "loads[0].concurrency: must be greater than or equal to 1 (found 0)"),
+        ("{kind: closed, concurrency: }", "loads[0].concurrency: must be a whole number"),
+        (
+            "{kind: closed, concurrency: 1000000000}",
+            "loads[0].concurrency: must be less than or equal to 20000 (found 1000000000)",
+        ),
+        (
+            "{kind: closed, concurrency: 1, to_concurrency: 1000000}",
+            "loads[0].to_concurrency: must be less than or equal to 20000 (found 1000000)",
+        ),
+        ("{kind: poisson, rate: 1e9}", "loads[0].rate: must be less than or equal to 10000 (found '1e9')"),
+        ("{kind: poisson, rate: 10001}", "loads[0].rate: must be less than or equal to 10000 (found 10001)"),
+        ("{kind: replay, trace: [a.csv]}", "loads[0].trace: must be a text"),
+        ("{concurrency: 4}", "loads[0]: the key 'kind' is missing; known kinds: closed, poisson, replay"),
+    ],
+)
+def test_what_is_no_load_is_told_in_our_own_words(tmp_path: Path, load: str, told: str) -> None:
+    with pytest.raises(UserError) as refused:
+        planned(tmp_path, PLAN.partition("loads:")[0] + f"loads:\n  - {load}\n")
+    assert str(refused.value) == f"{tmp_path / 'plan.yaml'}:7: {told}"
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ("url: 5", "url: must be a text or a mapping, such as {key: value} (found 5)"),
+        ("url: 'http://h/v1', api: fast", "api: must be 'auto', 'chat' or 'completions' (found 'fast')"),
+        ("url: 'http://h/v1', model: 5", "model: must be a text (found 5); put it in quotes"),
+        ("url: 'http://h/v1', timeout_s: .inf", "timeout_s: must be a finite number (found inf)"),
+        ("server: {kind: vllm, model: ''}", "server.model: is empty: name something, or leave the key out"),
+        ("server: {kind: vllm, port: 70000}", "server.port: must be less than or equal to 65535 (found 70000)"),
+        ("server: {kind: vllm, env: {A: 1}}", "server.env.A: must be a text (found 1); put it in quotes"),
+        (
+            "server: {kind: vllm, args: {a: }}",
+            "server.args.a: must be true or false or a whole number or a number or a text or a list, such as [a, b] "
+            "or a mapping, such as {key: value}",
+        ),
+    ],
+)
+def test_what_is_no_server_is_told_in_our_own_words(tmp_path: Path, engine: str, told: str) -> None:
+    with pytest.raises(UserError) as refused:
+        planned(tmp_path, f"name: a\nengines: [{{kind: endpoint, {engine}}}]\ndecodings: [vanilla]\ntasks: [starter]\n")
+    assert str(refused.value) == f"{tmp_path / 'plan.yaml'}:2: engines[0].{told}"
+
+
+@pytest.mark.parametrize(("text", "found"), [("", "nothing: the file is empty"), ("- a", "a list"), ("3", "3")])
+def test_what_is_no_plan_at_all(tmp_path: Path, text: str, found: str) -> None:
+    with pytest.raises(UserError, match=f"expected a mapping of keys to values at the top, found {found}$"):
+        planned(tmp_path, text)
+
+
+@pytest.mark.parametrize(
     ("loads", "labels", "ramps"),
     [
         ({"kind": "closed", "concurrency": 8}, ["c8"], [False]),

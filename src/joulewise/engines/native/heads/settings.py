@@ -10,6 +10,7 @@ from transformers.activations import ACT2FN
 
 from joulewise.engines.native.checkpoints import Checkpoint, misfit
 from joulewise.errors import UserError
+from joulewise.yaml_file import in_words
 
 _FEATURES = 3
 
@@ -129,6 +130,6 @@ def _read(model: type[M], stated: Mapping[str, Any], name: str) -> M:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         raise UserError(
-            f"The config.json of the head {name} is not that of a draft head: {field}: {first['msg'].lower()}. Fetch "
+            f"The config.json of the head {name} is not that of a draft head: {field}: {in_words(first)}. Fetch "
             "the head again, with its config.json."
         ) from error
