@@ -173,7 +173,7 @@ def test_a_damaged_configuration(tmp_path: Path, tapped: DecoderModel, text: str
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({}, "num_attention_heads: field required"),
+        ({}, "num_attention_heads: is missing"),
         (CONFIG | {"hidden_act": "magic"}, "hidden_act: .*no activation 'magic'"),
         (CONFIG | {"num_attention_heads": 5}, "states 5 attention heads"),
         (CONFIG | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic'"),
