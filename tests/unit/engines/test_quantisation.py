@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,18 @@ def test_info_says_how_much_is_quantised(folder: str) -> None:
     assert f"quantised: nf4 by bitsandbytes, as it was loaded; {LINEAR:,} of {whole:,} weights" in info.notes
     assert f"{whole - LINEAR * 2 // 3 - 2 * 64:,} parameters, all shared" in info.drafts["coga-5"]
     assert open_(folder)[1].quantisation is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_int8_tells_no_cast_and_keeps_what_else_its_library_says(
+    folder: str, dtype: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    target, _ = open_(folder, quantisation="int8", dtype=dtype)[0]._ready(Vanilla())
+    with torch.inference_mode():
+        target.model(torch.tensor([[1, 2, 3]]))
+    assert not [record for record in caplog.records if "MatMul8bitLt" in record.getMessage()]
+    logging.getLogger("bitsandbytes.autograd._functions").warning("something else")
+    assert [record.getMessage() for record in caplog.records] == ["something else"]
 
 
 def test_int8_warns_of_its_activations(folder: str) -> None:

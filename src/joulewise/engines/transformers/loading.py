@@ -22,7 +22,7 @@ from joulewise.engines.default_model import NOTE, default_model_folder
 from joulewise.engines.engine import THINKING_SWITCH
 from joulewise.engines.transformers.gguf import NOTE as GGUF_NOTE
 from joulewise.engines.transformers.gguf import is_gguf, load_gguf
-from joulewise.engines.transformers.quantisation import describe, loading_config, spare_odd_shapes, stated
+from joulewise.engines.transformers.quantisation import describe, hush_casts, loading_config, spare_odd_shapes, stated
 from joulewise.errors import EnvironmentFault, UserError, first_paragraph
 
 if TYPE_CHECKING:
@@ -82,7 +82,6 @@ def quiet() -> Iterator[None]:
     """Keep the library's advice and progress bars off the terminal; its errors are raised anyway."""
     library = transformers.utils.logging
     verbosity, bars = library.get_verbosity(), library.is_progress_bar_enabled()
-    # In bfloat16, bitsandbytes warns at every int8 multiplication.
     bitsandbytes = logging.getLogger("bitsandbytes")
     level = bitsandbytes.level
     library.set_verbosity_error()
@@ -156,6 +155,7 @@ def load(name: str, revision: str | None, dtype: str, device: str, quantisation:
     notes: tuple[str, ...] = (NOTE,) if name == DEFAULT else ()
     if folder.parent.name == "snapshots":
         notes += (f"revision {folder.name}",)
+    hush_casts()
     spare_odd_shapes(model)
     runs, told = describe(name, model, quantisation, files)
     return make_neutral(name, model.eval(), tokenizer, notes + told, runs)

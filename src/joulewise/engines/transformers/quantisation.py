@@ -5,6 +5,7 @@ Loads no torch by itself: a missing package is said before a model is loaded.
 
 from __future__ import annotations
 
+import logging
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -117,6 +118,15 @@ def describe(name: str, model: Any, wanted: Quantisation, files: str | None) -> 
     if any(getattr(layer, _PACKS, False) and layer.weight.device.type == "cpu" for layer in layers):
         notes.append(f"{quantisation}: this CPU multiplies quantised weights in bfloat16, whatever the dtype")
     return quantisation, tuple(notes)
+
+
+def hush_casts() -> None:
+    """Keep bitsandbytes from telling at every int8 multiplication that it casts its input; all else it says stays."""
+    logging.getLogger("bitsandbytes.autograd._functions").addFilter(_tells_no_cast)
+
+
+def _tells_no_cast(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("MatMul8bitLt: inputs will be cast")
 
 
 def spare_odd_shapes(model: Any) -> None:
