@@ -204,6 +204,28 @@ def expected_energy(
     )
 
 
+def coefficients(option: OptionEnergy, running: float) -> tuple[float, float, float, float, float]:
+    """Expected joules at a load as ``fixed + token o + prompt p + square p^2 + attention (o p + o^2 / 2)``.
+
+    Of ``p`` prompt tokens and ``o`` output tokens of each vote; votes and retries are in them, routing is not.
+    """
+    votes, curve = option.votes, option.curve
+    load = running + (votes - 1 if option.at_once else 0)
+    if isinstance(curve, Curve):
+        found, error = _at(curve, load), (curve.held_out.inside.median or 0.0) * _MEDIAN_TO_SD
+        parts = found.request, found.token, found.prompt, found.square, found.attention
+    elif isinstance(curve, AnswerJoules):
+        parts = curve.request_j, curve.output_token_j, curve.prompt_token_j, 0.0, 0.0
+        error = (curve.error or 0.0) * _MEDIAN_TO_SD
+    else:
+        parts, error = (0.0, curve.at(load), 0.0, 0.0, 0.0), 0.0
+    times, chances = _times(error, option.retry_chance, option.retries)
+    attempts = float(times @ chances)
+    once = isinstance(curve, Curve) and option.prompt_read_once
+    each, reads = attempts * votes, attempts * (1 if once else votes)
+    return each * parts[0], each * parts[1], reads * parts[2], reads * parts[3], each * parts[4]
+
+
 def lost_prefix_j(curve: Curve, cached_tokens: float, running: float = 1.0) -> float:
     """What another model draws to read the tokens that the last one has in its prefix cache."""
     at = _at(curve, running)

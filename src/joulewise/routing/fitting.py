@@ -22,7 +22,7 @@ from joulewise.routing.lengths import fit_lengths
 from joulewise.routing.past_answers import Past, PastAnswer
 from joulewise.routing.performance import fit
 from joulewise.routing.policy import Option
-from joulewise.routing.router import Learnt, PromptLength, Router, pieces, query_hash
+from joulewise.routing.router import Learnt, PromptLength, Router, query_hash, size_of
 
 Key = TypeVar("Key")
 
@@ -188,10 +188,12 @@ def _timings(past: Past, answers: Sequence[PastAnswer]) -> Latency | None:
 
 def _prompt_length(answers: Sequence[PastAnswer]) -> PromptLength:
     """Least squares, both coefficients at least 0."""
-    known = [(pieces(a.query), a.prompt_tokens) for a in answers if a.query is not None and a.prompt_tokens is not None]
+    known = [
+        (size_of(a.query), a.prompt_tokens) for a in answers if a.query is not None and a.prompt_tokens is not None
+    ]
     if not known:
         return PromptLength()
     x, y = np.array(known, dtype=np.float64).T
     columns = np.stack([np.ones(len(x)), x], axis=1)
-    base, per_piece = map(float, non_negative((columns.T @ columns)[None], (columns.T @ y)[None])[0])
-    return PromptLength(base, per_piece) if math.isfinite(base + per_piece) else PromptLength()
+    base, per_byte = map(float, non_negative((columns.T @ columns)[None], (columns.T @ y)[None])[0])
+    return PromptLength(base, per_byte) if math.isfinite(base + per_byte) else PromptLength()

@@ -39,7 +39,10 @@ class Lengths:
 
     def tokens(self, prompt_tokens: float, domain: str | None = None) -> Floats:
         """``ATOMS`` lengths of equal chance, ascending; a domain that was not learnt is as good as none."""
-        third = int(np.searchsorted(self.edges, prompt_tokens, side="right"))
+        return self.of_third(int(np.searchsorted(self.edges, prompt_tokens, side="right")), domain)
+
+    def of_third(self, third: int, domain: str | None = None) -> Floats:
+        """The same, for prompts of a third."""
         for key in ((third, domain), (None, domain), (third, None)):
             if key in self.groups:
                 return self.groups[key]

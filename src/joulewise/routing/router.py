@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -30,19 +29,20 @@ from joulewise.routing.policy import (
     load_of,
 )
 
-_TOKEN = re.compile(r"\w{1,6}|[^\w\s]")
-
 
 @dataclass(frozen=True, slots=True)
 class PromptLength:
-    """Prompt tokens of an option for a query: ``base + per_piece x pieces`` (runs of up to six letters, or marks)."""
+    """Prompt tokens of an option for a query of so many bytes of UTF-8: ``base + per_byte x bytes``.
+
+    An estimate: no tokenizer is loaded to route.
+    """
 
     base: float = 0.0
-    per_piece: float = 1.0
+    per_byte: float = 0.25
 
-    def tokens(self, query: str) -> int:
-        """An estimate: no tokenizer is loaded to route."""
-        return max(1, round(self.base + self.per_piece * pieces(query)))
+    def tokens(self, size: int) -> float:
+        """At least 1."""
+        return max(1.0, self.base + self.per_byte * size)
 
 
 Correct = Callable[[str, str | None, Estimate], Estimate]
@@ -106,7 +106,8 @@ class Router:
 
     def query(self, text: str, domain: str | None = None, cached: Cached | None = None) -> Query:
         """A query as the policy takes it; its prompt is the longest that an option makes of it."""
-        longest = max(known.prompt.tokens(text) for known in self.learnt.values())
+        size = size_of(text)
+        longest = round(max(known.prompt.tokens(size) for known in self.learnt.values()))
         if cached is None:
             return Query(longest, domain)
         return Query(longest + cached.tokens, domain, conversation=Conversation(cached.model))
@@ -131,11 +132,11 @@ class Router:
         """
         found = self.performance.predict(text, domain) if prediction is None else prediction
         place = {name: i for i, name in enumerate(self.performance.options)}
-        count = pieces(text)
+        size = size_of(text)
 
         def estimate(_: Query, option: Option, load: Load) -> Estimate:
             known = self.learnt[option.name]
-            prompt = max(1.0, known.prompt.base + known.prompt.per_piece * count)
+            prompt = known.prompt.tokens(size)
             if cached is not None and cached.model != option.model:
                 prompt += cached.tokens  # read again
             energy = known_energy(known)
@@ -180,7 +181,7 @@ class Router:
         cascade = next((c.cascade for c in self.cascades if c.name == option), None)
         known = self.learnt[option if cascade is None else cascade.first]
         load = load_of(known.option.model, state)
-        prompt = known.prompt.tokens(text)
+        prompt = known.prompt.tokens(size_of(text))
         told: list[str] = []
         if known.energy is not None:
             told += self.expected(known.option.name, prompt, load, domain).warnings
@@ -230,9 +231,9 @@ def _seconds(known: Learnt, prompt_tokens: float, load: Load, domain: str | None
     )
 
 
-def pieces(query: str) -> int:
-    """Runs of up to six letters or digits, and single marks: about as many as a tokenizer makes."""
-    return sum(1 for _ in _TOKEN.finditer(query[:200_000])) * max(1, len(query)) // max(1, min(len(query), 200_000))
+def size_of(text: str) -> int:
+    """Bytes of UTF-8."""
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def query_hash(text: str) -> int:
