@@ -408,6 +408,7 @@ class _Session:
         def may_be_kept(extracted: Iterable[str | None]) -> bool:
             return keep_text or all(len(text or "") <= KEPT_ANSWER_LENGTH for text in extracted)
 
+        notes = (answer.note, *(generation.note for generation in answer.generations), counted.note)
         return trial.model_copy(
             update={
                 "generations": tuple(GenerationRecord.of(g, keep_text, self._prefill(g)) for g in answer.generations),
@@ -416,7 +417,7 @@ class _Session:
                 "extracted": score.extracted if may_be_kept([score.extracted]) else None,
                 "votes": answer.votes if may_be_kept(answer.votes or ()) else None,
                 "ratings": answer.ratings,
-                "note": "; ".join(note for note in (answer.note, counted.note) if note) or None,
+                "note": "; ".join(dict.fromkeys(filter(None, notes))) or None,
                 "tally": TallyRecord.of(counted.tally, counted.known),
                 "metric": score.metric,
                 "score_note": score.note,

@@ -45,6 +45,19 @@ def test_every_question_is_asked_once_in_every_cell(tmp_path: Path, meter: Meter
     assert sorted(r["sequence"] for r in rows) == list(range(18))
 
 
+def test_what_an_engine_notes_of_a_generation_is_noted_of_the_trial(
+    tmp_path: Path, meter: Meter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate = scripted_engine.ScriptedEngine.generate
+    noted = iter(["no memory was left", None])
+    monkeypatch.setattr(
+        scripted_engine.ScriptedEngine, "generate", lambda *given: replace(generate(*given), note=next(noted, None))
+    )
+    plan = make_plan(questions_task(tmp_path, ["a", "b"]), decodings=["vanilla"], warm_up=0)
+    rows = load(run(plan, tmp_path / "run", meter=meter)).arrow.to_pylist()
+    assert [row["note"] for row in sorted(rows, key=lambda row: row["sequence"])] == ["no memory was left", None]
+
+
 def test_joules_are_the_source_s(tmp_path: Path, meter: Meter) -> None:
     result = run(make_plan(questions_task(tmp_path, ["a"])), tmp_path / "run", meter=meter)
     for row in load(result).arrow.to_pylist():

@@ -141,6 +141,7 @@ class Generation:
         thinking_open: whether the prompt ended inside a ``<think>`` block, which the output goes on with.
         cuts: those that the Request asked for and that lie before the output's end.
         counted_tokens: how many output tokens there are, where their ids are not known; None where they are.
+        note: what a reader must know of how it came about.
     """
 
     text: str
@@ -158,6 +159,7 @@ class Generation:
     thinking_open: bool = False
     cuts: tuple[Cut, ...] = ()
     counted_tokens: int | None = None
+    note: str | None = None
 
     @property
     def output_tokens(self) -> int:

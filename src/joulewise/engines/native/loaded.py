@@ -19,6 +19,7 @@ from joulewise.engines.native.draft import Draft
 from joulewise.engines.native.drafters import CHAINS, Parts, make_drafter, runs_ahead
 from joulewise.engines.native.engine import head_of
 from joulewise.engines.native.given import Given
+from joulewise.engines.native.given_up import note_of, noting
 from joulewise.engines.native.heads import Head, open_head, published_taps, taps_of
 from joulewise.engines.native.heads.eagle import EagleHead
 from joulewise.engines.native.heads.gate import Gate
@@ -82,10 +83,16 @@ class LoadedEngine:
                     )
                 self._drafts[name] = draft, DecoderModel(draft.loaded)
             notes[decoding.label] = self._drafts[name][0].note
-        self._prepare(decodings)
+        with noting() as given_up:
+            self._prepare(decodings)
+        lacking = note_of(given_up)
         others = [draft.loaded for draft, _ in self._drafts.values()]
         self.info: EngineInfo = engine_info(
-            spec, loaded, others, notes, ("attention: masked, on a preallocated cache", *self._kernels())
+            spec,
+            loaded,
+            others,
+            notes,
+            ("attention: masked, on a preallocated cache", *self._kernels(), *([lacking] if lacking else [])),
         )
 
     def _kernels(self) -> tuple[str, ...]:
@@ -156,7 +163,7 @@ class LoadedEngine:
         limits = [request.max_new_tokens for request in requests]
         tokens = [prompt[0].to(device) for prompt in prompts]
         try:
-            with quiet(), torch.inference_mode():
+            with quiet(), noting() as given_up, torch.inference_mode():
                 if requests[0].sampling.greedy:
                     chains = CHAINS[type(decoding)](decoding, self._parts(decoding, Chooser(Sampling()), ends))
                     lot = None if decoding.synthetic is None else Lot(decoding.synthetic, requests[0].seed, device)
@@ -171,8 +178,9 @@ class LoadedEngine:
             raise out_of_memory(f"{len(requests)} texts of {loaded.name} ({decoding.label})", str(device)) from error
         end_s = time.monotonic()
         phases_s = None  # those of the batch are not a text's
+        note = note_of(given_up)
         return tuple(
-            _generation(loaded, decoding, request.cuts, prompt, one, text, (start_s, end_s), phases_s)
+            _generation(loaded, decoding, request.cuts, prompt, one, text, (start_s, end_s), phases_s, note)
             for request, text, one, prompt in zip(requests, texts, together, prompts, strict=True)
         )
 
@@ -214,7 +222,7 @@ class LoadedEngine:
         loaded = self.target.loaded
         prompt = self._prompt(request, decoding)
         try:
-            with quiet():
+            with quiet(), noting() as given_up:
                 decoded = self._decode(request, decoding, prompt)
                 text = loaded.tokenizer.decode(decoded.tokens, skip_special_tokens=True)
         except torch.OutOfMemoryError as error:
@@ -228,7 +236,8 @@ class LoadedEngine:
         phases_s = dict(decoded.phases_s)
         # What the loop did not see: the prompt's tokens and the output's text.
         phases_s["host"] = phases_s.get("host", 0.0) + max(end_s - start_s - sum(phases_s.values()), 0.0)
-        return _generation(loaded, decoding, request.cuts, prompt, decoded, text, (start_s, end_s), phases_s)
+        note = note_of(given_up)
+        return _generation(loaded, decoding, request.cuts, prompt, decoded, text, (start_s, end_s), phases_s, note)
 
     def _decode(
         self,
@@ -309,6 +318,7 @@ def _generation(
     text: str,
     between_s: tuple[float, float],
     phases_s: dict[str, float] | None,
+    note: str | None,
 ) -> Generation:
     start_s, end_s = between_s
     tokenizer, tokens = loaded.tokenizer, decoded.tokens
@@ -330,6 +340,7 @@ def _generation(
             for k in cuts
             if k < len(tokens)
         ),
+        note=note,
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from joulewise.engines.native.given_up import give_up
 from joulewise.engines.native.session import Capture
 
 T = TypeVar("T")
@@ -51,12 +51,7 @@ class Recorded(Generic[T]):
         try:
             return self._capture(self._run)
         except torch.OutOfMemoryError:
-            warnings.warn(
-                f"No memory is left to capture {self._what}: it runs uncaptured, which is slower; use a smaller model, "
-                "or fewer tokens.",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+            give_up(self._what)
             return self._run
 
     def _run(self) -> None:

@@ -10,7 +10,6 @@ forward costs as much as a layer.
 from __future__ import annotations
 
 import gc
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from joulewise.engines.native.attention import Sight
 from joulewise.engines.native.cache import KV
+from joulewise.engines.native.given_up import give_up
 from joulewise.engines.native.model import DecoderModel, Hidden
 from joulewise.engines.native.tree import Tree, chain
 
@@ -366,12 +366,7 @@ class Captured:
         try:
             return forward, self._capture(forward.run)
         except torch.OutOfMemoryError:
-            warnings.warn(
-                f"No memory is left to capture a forward of {self._model.loaded.name} over {width} tokens: it runs "
-                "uncaptured, which is slower; use a smaller model or draft, or fewer tokens.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            give_up(f"a forward of {self._model.loaded.name} over {width} tokens")
             return None
 
 

@@ -33,12 +33,13 @@ import tiny_models
 from joulewise.decoding import CoGA, DyGA, Eagle3, Medusa, PromptLookup, Vanilla
 from joulewise.decoding.spec import Decoding
 from joulewise.engines.engine import Message, Request, Role, Sampling
-from joulewise.engines.native import NativeEngine
+from joulewise.engines.native import NativeEngine, session
 from joulewise.engines.native.accept import Chooser, match
 from joulewise.engines.native.check import as_step, reader
 from joulewise.engines.native.draft import Draft
 from joulewise.engines.native.loop import decode
 from joulewise.engines.native.model import DecoderModel
+from joulewise.engines.native.session import Captured
 from joulewise.engines.native.tree import Tree
 from joulewise.engines.spec import NativeSpec, TransformersSpec
 from joulewise.engines.transformers import TransformersEngine
@@ -332,6 +333,25 @@ def test_no_memory_left(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(EnvironmentFault, match=r"No memory is left on cpu for 3 prompt and 4 new .*\(vanilla\)"):
             engine.generate(ask("abc"), Vanilla())
     assert engine.generate(ask("abc"), Vanilla()).output_tokens == 4
+
+
+def test_what_cannot_be_captured_for_lack_of_memory_is_told_in_the_record(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    assert load(folder).generate(ask("abc"), Vanilla()).note is None
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "Eager", lambda model, capacity: Captured(model, capacity, full))
+        engine = NativeEngine(NativeSpec(model=folder, device="cpu"))
+        with pytest.warns(RuntimeWarning, match="No memory is left to capture a forward"):
+            info = engine.load([Vanilla()])
+        with pytest.warns(RuntimeWarning, match="No memory is left to capture a forward"):
+            generation = engine.generate(ask("abc"), Vanilla())
+    told = f"no memory was left to capture a forward of {folder} over 1 tokens: from then on it runs uncaptured"
+    assert [note for note in info.notes if "capture" in note] == [f"{told}, which is slower"]
+    assert generation.note == f"{told}, which is slower"
 
 
 def test_info_says_what_ran(folder: str) -> None:
