@@ -219,7 +219,7 @@ class EndpointEngine:
         return EngineInfo(
             engine="endpoint",
             model=spec.model,
-            model_class=f"{recipe.name}: {about.model or about.model_class or 'model not told'}",
+            model_class=": ".join(filter(None, (recipe.name, about.model or about.model_class))),
             parameters=about.parameters,
             dtype="unknown",
             devices=tuple(f"gpu {gpu}" for gpu in spec.gpus or ()) or (where,),

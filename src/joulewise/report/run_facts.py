@@ -245,7 +245,11 @@ def _engine(engine: Mapping[str, Any]) -> EngineFacts:
         devices=_texts(engine.get("devices")),
         drafts={str(decoding): str(draft) for decoding, draft in _mapping(engine.get("drafts")).items()},
         notes=_texts(engine.get("notes")),
-        versions={str(name): str(version) for name, version in _mapping(engine.get("versions")).items() if version},
+        versions={
+            str(name): str(version)
+            for name, version in _mapping(engine.get("versions")).items()
+            if version not in (None, "unknown")
+        },
     )
 
 

@@ -124,7 +124,7 @@ def _engine_lines(engine: EngineFacts) -> list[tuple[str, str]]:
     size = None if engine.parameters is None else f"{figure(engine.parameters / 1e6)} million parameters"
     told = (engine.model, engine.model_class, size, engine.dtype, ", ".join(engine.devices))
     return [
-        ("Engine", f"{engine.label}: {', '.join(t for t in told if t)}"),
+        ("Engine", f"{engine.label}: {', '.join(t for t in told if t and t != 'unknown')}"),
         *(("", note) for note in engine.notes),
     ]
 

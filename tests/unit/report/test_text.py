@@ -64,6 +64,19 @@ def lines_of(environment):
     return run_lines(run)
 
 
+def test_what_is_not_known_of_an_engine_is_left_out():
+    served = {"label": "s", "model": "m", "model_class": "llama.cpp: m.gguf", "parameters": 135_000_000}
+    known = {"dtype": "bfloat16", "devices": ["gpu 0"]}
+    unknown = {"dtype": "unknown", "devices": ["this machine"]}
+    told = [dict(lines_of({"engines": [served | facts]}))["Engine"] for facts in (known, unknown)]
+    assert told == [
+        "s: m, llama.cpp: m.gguf, 135 million parameters, bfloat16, gpu 0",
+        "s: m, llama.cpp: m.gguf, 135 million parameters, this machine",
+    ]
+    software = dict(lines_of({"engines": [served | {"versions": {"vLLM": "unknown", "torch": "2"}}]}))["Software"]
+    assert software == "torch 2"
+
+
 def idle(*baselines):
     keys = ("engine", "component", "power_w", "provenance")
     lines = lines_of({"idle": [dict(zip(keys, baseline, strict=True)) for baseline in baselines]})
