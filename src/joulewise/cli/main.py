@@ -24,6 +24,7 @@ from joulewise.cli.heads import heads
 from joulewise.cli.judge import judge
 from joulewise.cli.meter import MeterCommand, meter
 from joulewise.cli.report import report
+from joulewise.cli.requests import requests
 from joulewise.cli.route import route
 from joulewise.cli.run import run
 from joulewise.cli.schema import schema
@@ -69,6 +70,7 @@ app.command("fit", short_help="Learn a router from runs: which option answers we
 app.add_typer(route, name="route", short_help="Tell which option a router takes, and how good it is.")
 app.command("ask", short_help="Answer a question by the option that a router takes, and tell its joules.")(ask)
 app.command("compare", short_help="Compare two runs, and fail if the change costs more joules.")(compare)
+app.command("requests", short_help="Tell each request of a load its joules.")(requests)
 app.command("export", short_help="Write runs as tables: Parquet or CSV.")(export)
 app.add_typer(heads, name="heads", short_help="Train draft heads and draft models, and check them.")
 app.command(
