@@ -248,7 +248,7 @@ def _engine(engine: Mapping[str, Any]) -> EngineFacts:
         versions={
             str(name): str(version)
             for name, version in _mapping(engine.get("versions")).items()
-            if version not in (None, "unknown")
+            if version and version != "unknown"
         },
     )
 
