@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,9 @@ from joulewise.engines.engine import ComparingEngine, Engine, Generation, Messag
 from joulewise.engines.serving import Serving
 from joulewise.engines.together import Together
 from joulewise.errors import ServerError
+from joulewise.plan import Plan
+from joulewise.reasoning import Answer
+from joulewise.schedule import Job, QuestionsByTask
 
 _WARM_UP = Request((Message("user", "Count from one to twenty in words."),), max_new_tokens=16)
 
@@ -63,3 +67,34 @@ class CellAsk:
             self.together([replace(_WARM_UP, sampling=Sampling(1.0))] * together)
         else:
             self(_WARM_UP)
+
+
+def answer_of(engine: Engine, plan: Plan, questions: QuestionsByTask, job: Job) -> Answer:
+    """Answer the question of a job: the work that is measured."""
+    cell = job.cell
+    asked = questions[cell.task.label][0].asked(job.question)
+    return cell.reasoning.answer(asked, template_of(plan, questions, job), ask_of(engine, questions, job))
+
+
+def ask_of(engine: Engine, questions: QuestionsByTask, job: Job) -> CellAsk:
+    """What a job's reasoning asks by."""
+    asked = questions[job.cell.task.label][0].asked(job.question)
+    return CellAsk(engine, job.cell.decoding, asked.continuations)
+
+
+def template_of(plan: Plan, questions: QuestionsByTask, job: Job) -> Request:
+    """What all requests of a job have in common."""
+    task, stop = job.cell.task, plan.stop
+    template = Request(
+        messages=(),
+        max_new_tokens=stop.tokens or task.max_new_tokens or questions[task.label][0].max_new_tokens,
+        ignore_eos=stop.rule == "fixed",
+        sampling=plan.sampling.value(),
+        seed=_seed(plan.seed, job.question.question_id, job.repeat),
+    )
+    return job.cell.reasoning.settings(template)
+
+
+def _seed(plan_seed: int, question_id: str, repeat: int) -> int:
+    """The same for all decodings of a question, so that pairs are fair; another for every repeat."""
+    return int.from_bytes(hashlib.sha256(f"{plan_seed}/{question_id}/{repeat}".encode()).digest()[:4], "big")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import threading
 import time
@@ -13,14 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from joulewise.asking import CellAsk
+from joulewise.asking import CellAsk, answer_of, ask_of, template_of
 from joulewise.decoding import Vanilla
 from joulewise.energy.card_setting import CardSetting, cards_of, held
 from joulewise.energy.meter import Meter
 from joulewise.energy.part import WHOLE
 from joulewise.energy.reading import Energy
 from joulewise.engines import serving
-from joulewise.engines.engine import OF_TEXT, Engine, EngineInfo, Generation, LosslessCheck, Request
+from joulewise.engines.engine import Engine, EngineInfo, Generation, LosslessCheck
 from joulewise.engines.spec import EngineSpec
 from joulewise.environment import not_loaded, record_environment, utc_now
 from joulewise.errors import ChoiceError, ContextLengthError, JoulewiseError, ServerError, UserError
@@ -58,6 +57,7 @@ from joulewise.schedule import (
 from joulewise.stopping import stop_on_signal
 from joulewise.tasks import JUDGED
 from joulewise.tasks.task import question_hash
+from joulewise.verdicts import NO_VANILLA, reference_of, told_by_engine, told_by_records
 
 if TYPE_CHECKING:
     from joulewise.under_load import Live
@@ -67,8 +67,6 @@ TIMELINE_S = 60.0
 
 SERVERS = "servers"
 """The folder of servers' logs within a run folder."""
-
-TEXT_DIFFERS = "the text differs from vanilla's, and a server does not tell whether at a near-tie"
 
 KEPT_ANSWER_LENGTH = 64
 """Longer extracts of answers to others' questions may quote them, and stay out of the ledger."""
@@ -345,7 +343,7 @@ class _Session:
             self.plan,
             self.questions,
             job,
-            self._template(job),
+            template_of(self.plan, self.questions, job),
             self.meter,
             self.part,
             self.out.path,
@@ -364,7 +362,7 @@ class _Session:
         answer = None
         with self.meter.window(self.part) as window:
             try:
-                answer = None if error else self._answer(engine, job)
+                answer = None if error else answer_of(engine, self.plan, self.questions, job)
             except (ContextLengthError, ChoiceError, ServerError) as caught:
                 error = str(caught)
         others = None if own is None else other_cores(cpu_before, cpu_use(own))
@@ -424,7 +422,7 @@ class _Session:
                 "probes": probe_all(
                     answer,
                     window.start_s,
-                    self._ask(engine, job),
+                    ask_of(engine, self.questions, job),
                     self.meter,
                     partial(task.score, question),
                     lambda closing: GenerationRecord.of(closing, keep_text),
@@ -446,35 +444,6 @@ class _Session:
         except JoulewiseError:
             return None
 
-    def _answer(self, engine: Engine, job: Job) -> Answer:
-        """Answer the question of a job: the work that is measured."""
-        cell = job.cell
-        asked = self.questions[cell.task.label][0].asked(job.question)
-        return cell.reasoning.answer(asked, self._template(job), self._ask(engine, job))
-
-    def _ask(self, engine: Engine, job: Job) -> CellAsk:
-        asked = self.questions[job.cell.task.label][0].asked(job.question)
-        return CellAsk(engine, job.cell.decoding, asked.continuations)
-
-    def _template(self, job: Job) -> Request:
-        """What all requests of a job have in common."""
-        task, stop = job.cell.task, self.plan.stop
-        template = Request(
-            messages=(),
-            max_new_tokens=stop.tokens or task.max_new_tokens or self.questions[task.label][0].max_new_tokens,
-            ignore_eos=stop.rule == "fixed",
-            sampling=self.plan.sampling.value(),
-            seed=_seed(self.plan.seed, job.question.question_id, job.repeat),
-        )
-        return job.cell.reasoning.settings(template)
-
-    def _reference(self, job: Job) -> Job | None:
-        """The vanilla job that a job's output is compared with; None if the grid has none."""
-        for cell in self.plan.cells():
-            if isinstance(cell.decoding, Vanilla) and replace(cell, decoding=job.cell.decoding) == job.cell:
-                return replace(job, cell=cell)
-        return None
-
     def _can_be_checked(self, job: Job) -> bool:
         trial = self.done.get(job.trial_id)
         if (
@@ -485,13 +454,13 @@ class _Session:
             or isinstance(job.cell.decoding, Vanilla)
         ):
             return False
-        reference = self._reference(job)
+        reference = reference_of(self.plan, job)
         return reference is None or reference.trial_id in self.done
 
     def _check_all(self, engine: Engine, jobs: Sequence[Job]) -> None:
         for job in jobs:
             if self._can_be_checked(job):
-                reference = self._reference(job)
+                reference = reference_of(self.plan, job)
                 verdict = self._compare(engine, job, reference)
                 check = Check.of(job.trial_id, reference.trial_id if reference else None, verdict)
                 self.out.append(check)
@@ -500,27 +469,12 @@ class _Session:
     def _compare(self, engine: Engine, job: Job, reference: Job | None) -> LosslessCheck:
         """Design, rule 4. Outputs of an earlier session are made again (outside any window) where hashes differ."""
         if reference is None:
-            return LosslessCheck("not_checked", note="no vanilla in the grid to compare with")
-        if not job.cell.decoding.lossless:
-            return LosslessCheck("not_checked", note="a lossy decoding")
-        if not self._template(job).sampling.greedy:
-            return LosslessCheck("not_checked", note="sampled output")
-        before, after = self.done[reference.trial_id], self.done[job.trial_id]
-        if before.status != "ok":
-            return LosslessCheck("not_checked", note="vanilla failed on this question")
-        if [g.output_hash for g in before.generations] == [g.output_hash for g in after.generations]:
-            return LosslessCheck("identical")
-        if any(g.output_hash.startswith(OF_TEXT) for g in (*before.generations, *after.generations)):
-            return LosslessCheck("not_checked", note=TEXT_DIFFERS)
-        ours, vanilla = (self.outputs.get(j.trial_id) or self._answer(engine, j) for j in (job, reference))
-        # The first request whose outputs differ; later requests may build on it.
-        triples = zip(vanilla.requests, vanilla.generations, ours.generations, strict=False)
-        for request, theirs, mine in triples:
-            if theirs.token_ids != mine.token_ids:
-                return engine.check_lossless(request, job.cell.decoding, theirs.token_ids, mine.token_ids)
-        return LosslessCheck("not_checked", note="the output could not be made again as it was")
-
-
-def _seed(plan_seed: int, question_id: str, repeat: int) -> int:
-    """The same for all decodings of a question, so that pairs are fair; another for every repeat."""
-    return int.from_bytes(hashlib.sha256(f"{plan_seed}/{question_id}/{repeat}".encode()).digest()[:4], "big")
+            return NO_VANILLA
+        greedy = template_of(self.plan, self.questions, job).sampling.greedy
+        told = told_by_records(job, greedy, self.done[reference.trial_id], self.done[job.trial_id])
+        if told is not None:
+            return told
+        ours, vanilla = (
+            self.outputs.get(j.trial_id) or answer_of(engine, self.plan, self.questions, j) for j in (job, reference)
+        )
+        return told_by_engine(engine, job, vanilla, ours)
