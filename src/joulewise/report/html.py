@@ -138,6 +138,8 @@ class _RunView:
     curve_grids: tuple[Grid, ...]
     claims: list[claim_words.ClaimWords]
     claims_not_touched: str | None
+    polluted: str | None
+    contents: list[tuple[str, str]]
 
 
 def render(summary: Summary, trials: Sequence[TrialBlock] = ()) -> str:
@@ -207,6 +209,20 @@ def _run_view(run: RunFacts, summary: Summary, trials: Sequence[TrialBlock], num
     none = [one for one in summary.curves if isinstance(one, NoCurve) and one.run == run.name]
     claims = [claim for claim in summary.claims if claim.run == run.name]
     loads = [one for one in summary.under_load if one.run == run.name]
+    platforms = [one for one in summary.platforms if one.run == run.name]
+    swept, caveat = bool(none) or any(one.curve.held_out.by == "point" for one in curves), claims_caveat(run, summary)
+    touched = claim_words.claim_words(claims, caveat)
+    chapters = [
+        (True, "what", "What was run, and on what"),
+        (True, "trust", "How far to trust it"),
+        (bool(several), "tradeoffs", TITLE),
+        (bool(platforms), "platforms", platform_words.TITLE),
+        (bool(loads), "loads", load_words.TITLE),
+        (swept, "curves", curve_words.TITLE),
+        (bool(touched), "claims", claim_words.TITLE),
+        *((True, f"part-{i}", _part_name(part.section)) for i, part in enumerate(found, 1)),
+        (bool(curves) and not swept, "curves", curve_words.TITLE),
+    ]
     return _RunView(
         run,
         run_lines(run),
@@ -217,17 +233,23 @@ def _run_view(run: RunFacts, summary: Summary, trials: Sequence[TrialBlock], num
         [_tradeoff_view(tradeoff, numbers) for tradeoff in several],
         tradeoff_notes(several),
         tradeoff_grids(several),
-        [one for one in summary.platforms if one.run == run.name],
+        platforms,
         setting_grids([one for one in summary.settings if one.run == run.name]),
         loads,
         _load_panels(loads, numbers),
         [_curve_view(one, numbers) for one in curves],
         [curve_words.why_none(one) for one in none],
-        bool(none) or any(one.curve.held_out.by == "point" for one in curves),
+        swept,
         curve_words.operating_grids(curves),
-        claim_words.claim_words(claims, claims_caveat(run, summary)),
+        touched,
         claim_words.not_touched(claims),
+        caveat and caveat[0].upper() + caveat[1:],
+        [(place, name) for there, place, name in chapters if there],
     )
+
+
+def _part_name(section: Section) -> str:
+    return f"{short_model(section.model)} ({section.engine}), {section.reasoning}"
 
 
 def _load_panels(loads: Sequence[UnderLoad], numbers: Iterator[int]) -> list[_Panel]:

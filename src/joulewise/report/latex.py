@@ -11,6 +11,7 @@ from joulewise.analysis.operating import OperatingCurve
 from joulewise.report import claims as claim_words
 from joulewise.report import operating as curve_words
 from joulewise.report import platforms as platform_words
+from joulewise.report import under_load as load_words
 from joulewise.report.card_settings import setting_grids
 from joulewise.report.grid import Grid, Shown
 from joulewise.report.grids import grids
@@ -111,6 +112,12 @@ def _lines(summary: Summary) -> Iterator[str]:
         settings = setting_grids([one for one in summary.settings if one.run == run.name])
         for grid in (*platform_words.platform_grids(platforms), *settings):
             yield from _table(grid, f"run {run.name}", str(number), list(grid.notes))
+        loads = [one for one in summary.under_load if one.run == run.name]
+        for load in loads:
+            for line in load_words.findings(load):
+                yield from _comment(f"{load_words.name(load)}: {line}")
+        for grid in load_words.load_grids(loads):
+            yield from _table(grid, f"run {run.name}", str(number), [*grid.notes, load_words.HOW_TO_READ])
         curves = [one for one in summary.curves if one.run == run.name]
         for curve in curves:
             for line in curve_words.briefly(curve):

@@ -110,7 +110,8 @@ def test_every_form_shows_them(speculation):
     assert "% (d) The task decides: code saves the most energy, then maths, then summaries: confirmed" in paper
     assert r"\caption{The papers' claims, held against this run. run sample-run.}" in paper
     whole = html.render(speculation)
-    assert 'then maths, then summaries <em class="mark good">confirmed</em></h4>' in whole
+    confirmed = '<em class="mark good">confirmed</em> <em class="mark soft">with a caveat</em></h4>'
+    assert f"then maths, then summaries {confirmed}" in whole
     assert "Not touched by this run: (b)" in whole
     found = json.loads(json.dumps(to_json(speculation), allow_nan=False))["claims"]
     assert [claim["letter"] for claim in found] == list("abcdefghijk")

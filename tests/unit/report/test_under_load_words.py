@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from joulewise.analysis.load_crossing import Crossing
-from joulewise.report import html, markdown
+from joulewise.report import html, latex, markdown
 from joulewise.report.explain import refusal
 from joulewise.report.summary import Summary, sections, summarise, to_json
 from joulewise.report.terminal import print_brief, print_summary
-from joulewise.report.under_load import findings, load_grids, saving_chart, sentence
+from joulewise.report.under_load import findings, load_grids, name, saving_chart, sentence
 from planted_loads import loads_table
 
 FALLING = {1: [1.49, 1.5, 1.51], 4: [1.19, 1.2, 1.21], 16: [0.79, 0.8, 0.81]}
@@ -81,7 +81,12 @@ def test_it_is_in_every_form_of_the_report_and_in_no_other_section() -> None:
         assert "…" not in text
     assert "### Under load" in markdown.render(summary)
     assert said in markdown.render(summary).replace("\\", "")
+    paper = latex.render(summary)
+    assert r"\caption{Under load: " in paper
+    assert f"% {name(summary.under_load[0])}: coga-5 saves energy up to" in paper
     page = html.render(summary)
+    assert '<a href="#run-1-loads">Under load</a>' in page
+    assert '<section id="run-1-loads">' in page
     assert said in page
     assert "chat: saving against load" in page
     assert "coga-5: c1 1.50, c4 1.20, c16 0.800." in page
