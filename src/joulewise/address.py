@@ -1,4 +1,4 @@
-"""Address: what may be the base of a server's address and the key to it, wherever a person names them."""
+"""Address: what may be the base of a server's address and the key to it; and its words, wherever they are told."""
 
 from __future__ import annotations
 
@@ -38,3 +38,10 @@ def server_of(url: str) -> str:
     """Scheme, host and port: what a record may tell of an address."""
     parts = urllib.parse.urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
+
+
+def words_of(said: str, key: str | None) -> str:
+    """A server's words on one short line, the key taken out; a page for browsers is only named."""
+    if said.lstrip().startswith("<"):
+        return "a web page"
+    return " ".join((said.replace(key, "***") if key else said).split())[:200]

@@ -66,7 +66,7 @@ def test_a_judge_that_is_down_ends_with_2_and_the_way_to_go_on(finished: Path, m
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        ((200, {}, b"<html>Welcome</html>"), "answers, but not as a chat does (<html>Welcome</html>); check --url"),
+        ((200, {}, b"<html>Welcome</html>"), "answers, but not as a chat does (a web page); check --url"),
         (says("I like it."), "No answer was graded: no grade is in its reply"),
     ],
 )

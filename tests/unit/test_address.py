@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from joulewise.address import check_address, server_of
+from joulewise.address import check_address, server_of, words_of
 from joulewise.errors import UserError
 
 
@@ -29,3 +29,9 @@ def test_what_cannot_be_one_is_refused(url: str, key: str | None, told: str) -> 
 def test_an_address_with_a_key_passes_and_tells_its_server() -> None:
     check_address("https://h:8443/v1", "sk-1", named="url", whose="the server's")
     assert server_of("https://h:8443/v1") == "https://h:8443"
+
+
+def test_a_server_s_words_are_one_short_line_without_the_key() -> None:
+    assert words_of("no\n such  model k-123 " + "x" * 300, "k-123") == ("no such model *** " + "x" * 300)[:200]
+    assert words_of("3 < 4", None) == "3 < 4"
+    assert words_of("\n<!DOCTYPE html>\n<p>k-123", "k-123") == "a web page"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from joulewise.address import check_address, server_of
+from joulewise.address import check_address, server_of, words_of
 from joulewise.errors import UserError
 
 MOST_BYTES = 10_000_000
@@ -122,15 +122,14 @@ class Judge:
         except (OSError, http.client.HTTPException):
             said = ""
         what = f"HTTP {error.code} {self._told(said or str(error.reason))}".strip()
-        if 300 <= error.code < 400 or error.code in (401, 403, 404):
+        if 300 <= error.code < 400 or error.code in (401, 403, 404, 405, 501):
             return UserError(f"{self.address} answers {what}; check --url, --model and the key")
         if error.code in (408, 425, 429) or error.code >= 500:
             return JudgeDown(f"answers {what}", _seconds(error.headers.get("Retry-After")))
         return JudgeRefuses(f"the judge answers {what}")
 
     def _told(self, text: str) -> str:
-        """Words of a server on one line, the key taken out."""
-        return " ".join((text.replace(self.key, "***") if self.key else text).split())[:200]
+        return words_of(text, self.key)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -81,6 +81,8 @@ def test_a_chat_that_says_nothing_is_a_reply_without_text(body: bytes) -> None:
             r"HTTP 401 Incorrect API key: \*\*\*; check --url, --model",
         ),
         (fails(404, "no such model"), UserError, "HTTP 404 no such model"),
+        (fails(501, "<!DOCTYPE HTML>\n<p>POST"), UserError, "HTTP 501 a web page; check --url"),
+        (fails(502, "<html>"), JudgeDown, "HTTP 502 a web page$"),
     ],
 )
 def test_a_judge_that_does_not_answer(answer: Answer, kind: type[Exception], message: str) -> None:

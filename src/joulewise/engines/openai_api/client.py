@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-from joulewise.address import check_address, server_of
+from joulewise.address import check_address, server_of, words_of
 from joulewise.engines.openai_api.answer import Answer, Assembly, ErrorInStream, Garbage, Retry
 from joulewise.engines.openai_api.errors import (
     BrokenStream,
@@ -80,9 +80,7 @@ class Endpoint:
 
     def told(self, words: str) -> str:
         """A server's words on one short line, the key taken out; a page for browsers is only named."""
-        if words.lstrip().startswith("<"):
-            return "a web page"
-        return " ".join((words.replace(self.key, "***") if self.key else words).split())[:200]
+        return words_of(words, self.key)
 
 
 @dataclass(frozen=True, slots=True)
