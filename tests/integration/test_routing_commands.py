@@ -265,3 +265,33 @@ def test_what_is_learnt_since_corrects_and_is_forgotten(learnt: Path) -> None:
     assert "--verdict 7" in refused("route", "learn", "asked0", "--verdict", "7")
     assert "--explore draws" in refused("route", "q", "--explore", "1")
     assert "router.npz" in refused("route", "q", "--corrections", "router.npz")
+
+
+def test_a_cascade_asks_again_where_votes_differ(learnt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vote, then = "small@transformers/vanilla/vote-3", "large@transformers/vanilla/direct"
+    told = said("fit", "run", "--cascade", f"{vote}>{then}", "-o", "router.npz").output
+    assert f"{vote} > {then}: keeps" in told
+    pinned = ("How many?", "--reference", "7", "--pin", "*>*", "--json")
+    agreed = json.loads(said("ask", *pinned, "-o", "agreed").stdout)  # the engine says the same three times
+    assert agreed["option"] == f"{vote} > {then}"
+    assert not Path("agreed-then").exists()
+    monkeypatch.setattr("joulewise.routing.asking.agreed", lambda _: False)
+    differed = json.loads(said("ask", *pinned, "-o", "differed").stdout)
+    assert [row["reasoning"] for row in load("differed-then").arrow.to_pylist()] == ["direct"]
+    drawn = [row["total_energy_j"] for name in ("differed", "differed-then") for row in load(name).arrow.to_pylist()]
+    assert differed["energy_j"] == pytest.approx(sum(drawn))
+    text = json.loads(said("ask", "Name a colour.", "--json", "-o", "text").stdout)
+    assert ">" not in text["option"]
+    assert "no scored votes" in refused("fit", "run", "--cascade", f"{then}>{vote}")
+    assert "no option is called so" in refused("fit", "run", "--cascade", "tiny>huge")
+    assert "write FIRST>THEN" in refused("fit", "run", "--cascade", "tiny")
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(learnt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES, "transformers", "nowhere:Nothing")
+    with pytest.raises(ModuleNotFoundError):
+        said("ask", "How many?", "-o", "asked")
+    monkeypatch.setitem(ENGINES, "transformers", "scripted_engine:ScriptedEngine")
+    monkeypatch.setattr("scripted_engine.ScriptedEngine.refuses", lambda *_: "it is tired")
+    assert "it is tired" in refused("ask", "How many?", "-o", "refused")
+    assert not Path("refused").exists()

@@ -139,7 +139,8 @@ def ask(
             done = answer_all(known, chosen, folder, meter, max_tokens, on_progress)
     for one in done.answered:
         typer.echo(json.dumps(answered_json(one)) if json_output else describe_answered(one), nl=json_output)
-    typer.echo(f"Trials: {done.folder}; learn from them with: joulewise fit {done.folder} ...", err=True)
+    folders = " ".join(map(str, done.folders))
+    typer.echo(f"Trials: {folders}; learn from them with: joulewise fit {folders} ...", err=True)
     _end(done.answered)
 
 

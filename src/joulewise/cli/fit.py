@@ -47,6 +47,14 @@ def fit(
             "--plan", metavar="PLAN", help="How options of files of outcomes answer: their names are its cells'."
         ),
     ] = None,
+    cascade: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cascade",
+            metavar="FIRST>THEN",
+            help="An option that asks FIRST, a vote, and THEN where its samples differ; may be repeated.",
+        ),
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option("--data", help="Where third-party data sets lie. Default: $JOULEWISE_DATA.", metavar="DIR"),
@@ -82,7 +90,9 @@ def fit(
     given = [MeasuredCurve(*read_curve(Path(text))) for text in curve or ()]
     named = {one.server for one in given}
     curves = [*given, *(one for one in curves if one.server not in named)]
-    router = fit_router(past, curves, dict(_published(text) for text in published or ()), seed)
+    router = fit_router(
+        past, curves, dict(map(_published, published or ())), [_pair(text) for text in cascade or ()], seed
+    )
     save(router, file)
     typer.echo(describe_router(router, (*past.notes, *notes)), nl=False)
     typer.echo(f"Router: {file} ({time.monotonic() - began_s:.1f} s)", err=True)
@@ -95,6 +105,13 @@ def _check_named(past: Past, plan: str | None) -> None:
     if strange := sorted({a.option for a in past.answers} - set(past.ways)):
         known = ", ".join(sorted(past.ways))
         raise UserError(f"--plan {plan}: it has no cell for the option {strange[0]}; it has {known}")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    first, arrow, then = (part.strip() for part in text.partition(">"))
+    if not (first and arrow and then):
+        raise UserError(f"--cascade {text}: write FIRST>THEN, two options by name")
+    return first, then
 
 
 def _published(text: str) -> tuple[str, PublishedCurve]:

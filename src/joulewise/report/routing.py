@@ -37,6 +37,11 @@ def describe_router(router: Router, notes: Iterable[str] = ()) -> str:
             )
         )
     lines = [f"{counted(len(router.learnt), 'option')}, {len(router.seen):,} queries learnt from", "", *table(rows)]
+    lines += [
+        f"{option.name}: keeps {c.keeps_right:.0%} of right answers and {c.keeps_wrong:.0%} of wrong ones"
+        for option in router.cascades
+        if (c := option.cascade) is not None
+    ]
     return "\n".join([*lines, *(f"Note: {note}" for note in notes)]) + "\n"
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulewise.errors import UserError
-from joulewise.routing.past_answers import ASKED, Way
+from joulewise.analysis.intervals import joint_provenance
+from joulewise.errors import EnvironmentFault, JoulewiseError, UserError
+from joulewise.routing.past_answers import ASKED, Way, agreed
 from joulewise.routing.policy import Choice, Goal, State
 from joulewise.routing.router import Correct, Router
 from joulewise.tasks.asked import AnswerKind, answer_kind
@@ -88,10 +89,10 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """All answers, in the order of the questions, and the run folder."""
+    """All answers, in the order of the questions, and the run folders."""
 
     answered: list[Answered]
-    folder: Path
+    folders: list[Path]
 
 
 def read_batch(file: Path, domain: str | None = None, answer: AnswerKind | None = None) -> list[Asked]:
@@ -148,7 +149,9 @@ def choose_all(
     unusable = {name for name, known in router.learnt.items() if known.way is None}
     if not set(router.learnt) - unusable:
         raise UserError("the router does not know how its options answer: fit it with run folders, or with --plan PLAN")
-    unusable |= {c.name for c in router.cascades}  # the verifier between them is not part of a plan
+    unusable |= {
+        c.name for c in router.cascades if c.cascade is not None and unusable & {c.cascade.first, c.cascade.then}
+    }
     with nullcontext() if meter is None else meter.window() as window:
         chosen = [
             Chosen(one, _choice(router, one, goal, state, correct(i), unusable), None) for i, one in enumerate(asked)
@@ -172,10 +175,13 @@ def _cannot_answer(router: Router, kind: AnswerKind) -> set[str]:
     """Options whose reasoning counts votes, where answers are free texts: no two are alike."""
     if kind != "text":
         return set()
-    return {
+    votes = {
         name
         for name, known in router.learnt.items()
         if known.way is not None and known.way.reasoning.get("kind") == "vote"
+    }
+    return votes | {
+        c.name for c in router.cascades if c.cascade is not None and votes & {c.cascade.first, c.cascade.then}
     }
 
 
@@ -189,6 +195,9 @@ def answer_all(
 ) -> Done:
     """Run the choices as one plan: a task for each option and kind of answer, in that option's cell alone.
 
+    Where a cascade was chosen, its first option; the questions on which its votes differ are asked again of its second
+    option, in the folder ``FOLDER-then``.
+
     Args:
         folder: the run folder, which must be new; None: ``runs/asked-DATE-TIME``.
         max_tokens: output budget; None: the option's own.
@@ -196,45 +205,86 @@ def answer_all(
     Raises:
         UserError, EnvironmentFault: as ``joulewise.runner.run``.
     """
+    folder = folder or Path("runs") / f"asked-{datetime.now():%Y%m%d-%H%M%S-%f}"
+    cascades = {option.name: option.cascade for option in router.cascades}
+    first, then = [one.choice.option for one in chosen], [""] * len(chosen)
+    for i, one in enumerate(chosen):
+        if (cascade := cascades.get(one.choice.option)) is not None:
+            first[i], then[i] = cascade.first, cascade.then
+    asked = [one.asked for one in chosen]
+    run_all = partial(_run, router, meter=meter, max_tokens=max_tokens, on_progress=on_progress)
+    trials = [[trial] for trial in run_all(asked, first, folder)]
+    folders = [folder]
+    again = [i for i, (trial,) in enumerate(trials) if then[i] and not _agreed(trial)]
+    if again:
+        folders.append(further := folder.with_name(f"{folder.name}-then"))
+        for i, trial in zip(again, run_all([asked[i] for i in again], [then[i] for i in again], further), strict=True):
+            trials[i].append(trial)
+    return Done([_answered(one, found) for one, found in zip(chosen, trials, strict=True)], folders)
+
+
+def _agreed(trial: Trial | None) -> bool:
+    return trial is not None and trial.status == "ok" and agreed(trial.votes)
+
+
+def _run(
+    router: Router,
+    asked: Sequence[Asked],
+    options: Sequence[str],
+    folder: Path,
+    meter: Meter,
+    max_tokens: int | None,
+    on_progress: Callable[[Progress], None],
+) -> list[Trial | None]:
+    """The Trial of each question, None where there is none."""
+    from joulewise.ledger import LEDGER
+    from joulewise.ledger_lines import read_ledger
     from joulewise.runner import run
 
-    folder = folder or Path("runs") / f"asked-{datetime.now():%Y%m%d-%H%M%S-%f}"
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} holds something already: name another folder with --out")
-    with tempfile.TemporaryDirectory() as drawer:
-        plan, places, files = _plan(router, chosen, Path(drawer), folder, max_tokens)
-        result = run(plan, folder, meter=meter, on_progress=on_progress)
-        for file in files:
-            shutil.copyfile(file, folder / file.name)  # for `fit`: ledgers do not hold questions
-    return Done(_answers(result.folder, chosen, places), result.folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        plan, places = _plan(router, asked, options, folder.absolute(), max_tokens)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"{folder}: cannot be written ({error.strerror}); name another folder with --out"
+        ) from error
+    try:
+        run(plan, folder, meter=meter, on_progress=on_progress)
+    except JoulewiseError:
+        if not read_ledger(folder / LEDGER).trials:
+            shutil.rmtree(folder)  # as if it had not been made
+        raise
+    there = {(trial.task, trial.question_id): trial for trial in read_ledger(folder / LEDGER).trials}
+    return [there.get(place) for place in places]
 
 
 def _plan(
-    router: Router, chosen: Sequence[Chosen], drawer: Path, folder: Path, max_tokens: int | None
-) -> tuple[Plan, list[tuple[str, str]], list[Path]]:
-    """The plan, by question its task and id, and the files of questions."""
+    router: Router, asked: Sequence[Asked], options: Sequence[str], folder: Path, max_tokens: int | None
+) -> tuple[Plan, list[tuple[str, str]]]:
+    """The plan, and by question its task and id; the files of questions are written into the folder."""
     from joulewise.plan import Plan
 
     groups: dict[tuple[str, AnswerKind], list[int]] = {}
-    for i, one in enumerate(chosen):
-        groups.setdefault((one.choice.option, one.asked.kind), []).append(i)
+    for i, (one, option) in enumerate(zip(asked, options, strict=True)):
+        groups.setdefault((option, one.kind), []).append(i)
     ways: dict[str, Way] = {}
     for name, _ in groups:
         way = router.learnt[name].way
         assert way is not None
         ways[name] = way
-    places: list[tuple[str, str]] = [("", "")] * len(chosen)
-    tasks, wanted, files = [], {}, []
+    places: list[tuple[str, str]] = [("", "")] * len(asked)
+    tasks, wanted = [], {}
     for number, ((name, kind), members) in enumerate(groups.items(), 1):
-        label, file = f"asked-{number}", drawer / f"asked-{number}.jsonl"
+        label, file = f"asked-{number}", folder / f"asked-{number}.jsonl"
         rows = []
         for i in members:
-            asked = chosen[i].asked
-            places[i] = label, asked.name or "question"
-            row = {"id": places[i][1], "query": asked.query, "domain": asked.domain, "reference": asked.reference}
+            one = asked[i]
+            places[i] = label, one.name or "question"
+            row = {"id": places[i][1], "query": one.query, "domain": one.domain, "reference": one.reference}
             rows.append(json.dumps({key: value for key, value in row.items() if value is not None}))
         file.write_text("\n".join(rows) + "\n", encoding="utf-8")
-        files.append(file)
         most = max_tokens or ways[name].max_new_tokens
         tasks.append(
             {"name": ASKED, "label": label, "max_new_tokens": most, "options": {"file": str(file), "answer": kind}}
@@ -262,7 +312,7 @@ def _plan(
         ]
         if f"{engine}/{decoding}/{reasoning}" != wanted[label]
     ]
-    return Plan.model_validate({**grid, "exclude": others}), places, files
+    return Plan.model_validate({**grid, "exclude": others}), places
 
 
 def _literal(label: str) -> str:
@@ -270,35 +320,31 @@ def _literal(label: str) -> str:
     return "".join(f"[{c}]" if c in "*?[" else c for c in label)
 
 
-def _answers(folder: Path, chosen: Sequence[Chosen], places: Sequence[tuple[str, str]]) -> list[Answered]:
-    from joulewise.ledger import LEDGER
-    from joulewise.ledger_lines import read_ledger
-
-    there = {(trial.task, trial.question_id): trial for trial in read_ledger(folder / LEDGER).trials}
-    return [_answered(one, there.get(place)) for one, place in zip(chosen, places, strict=True)]
-
-
-def _answered(one: Chosen, trial: Trial | None) -> Answered:
-    if trial is None:
+def _answered(one: Chosen, trials: Sequence[Trial | None]) -> Answered:
+    """What came of a question: the last answer, and the joules and seconds of all."""
+    last = trials[-1]
+    if last is None:
         return Answered(
             one.asked, one.choice, None, None, None, None, "unknown", 0.0, None, None, one.routing_j, "it was not run"
         )
-    energy = trial.window().total
-    known = trial.status == "ok"
-    lower, upper = (energy.lower_j, energy.upper_j) if energy.energy_j is not None else (None, None)
+    ran = [trial for trial in trials if trial is not None]
+    energies = [trial.window().total for trial in ran]
+    intervals = [energy.interval_j for energy in energies]
+    known = all(trial.status == "ok" for trial in ran) and all(intervals)
+    ends = [pair for pair in intervals if pair is not None] if known else []
     return Answered(
         one.asked,
         one.choice,
-        _text(trial) if known else None,
-        energy.energy_j if known else None,
-        lower if known else None,
-        upper if known else None,
-        energy.provenance,
-        trial.duration_s,
-        trial.correct,
-        trial.score,
+        _text(last) if last.status == "ok" else None,
+        sum(energy.energy_j or 0.0 for energy in energies) if known else None,
+        sum(lower for lower, _ in ends) if known else None,
+        sum(upper for _, upper in ends) if known else None,
+        joint_provenance(energy.provenance for energy in energies),
+        sum(trial.duration_s for trial in ran),
+        last.correct,
+        last.score,
         one.routing_j,
-        trial.error,
+        last.error,
     )
 
 

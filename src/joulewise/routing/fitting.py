@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,7 +21,7 @@ from joulewise.routing.latency import Latency, Timing, fit_latency
 from joulewise.routing.lengths import fit_lengths
 from joulewise.routing.past_answers import Past, PastAnswer
 from joulewise.routing.performance import fit
-from joulewise.routing.policy import Option
+from joulewise.routing.policy import Cascade, Option
 from joulewise.routing.router import Learnt, PromptLength, Router, query_hash, size_of
 
 Key = TypeVar("Key")
@@ -44,6 +44,7 @@ def fit_router(
     past: Past,
     curves: Sequence[MeasuredCurve] = (),
     published: Mapping[str, PublishedCurve] | None = None,
+    cascades: Sequence[tuple[str, str]] = (),
     seed: int = 0,
 ) -> Router:
     """Learn a router. The same past, curves and seed give the same router.
@@ -54,9 +55,10 @@ def fit_router(
     Args:
         curves: of servers, by their labels.
         published: by option or server.
+        cascades: pairs of options: a vote, whose answer is kept where all samples agree, and who is asked else.
 
     Raises:
-        UserError: there is no scored query, or a curve of what no option runs on.
+        UserError: there is no scored query, a curve of what no option runs on, or a cascade without votes.
         EnvironmentFault: scipy (extra ``routing``) is not installed.
     """
     by_server = {c.server: c for c in curves}
@@ -100,7 +102,8 @@ def fit_router(
             origin,
         )
     seen = np.array(sorted({query_hash(q) for q in outcomes.queries}), dtype=np.uint64)
-    return Router(performance, learnt, seen)
+    made = tuple(_cascade(first, then, learnt, of_option) for first, then in cascades)
+    return Router(performance, learnt, seen, cascades=made)
 
 
 def measured_curves(folders: Iterable[os.PathLike[str] | str]) -> tuple[list[MeasuredCurve], list[str]]:
@@ -184,6 +187,24 @@ def _timings(past: Past, answers: Sequence[PastAnswer]) -> Latency | None:
             Timing(a.prompt_tokens, a.output_tokens, a.running * at_once, a.first_token_s, a.total_s * at_once)
         )
     return fit_latency(timings) if timings else None
+
+
+def _cascade(first: str, then: str, learnt: Mapping[str, Learnt], answers: Mapping[str, list[PastAnswer]]) -> Option:
+    """How often votes agree, where their answer is right and where it is wrong; each as if seen once more and not."""
+    for name in (first, then):
+        if name not in learnt:
+            raise UserError(f"a cascade of {name}: no option is called so; there are {', '.join(learnt)}")
+    kept: dict[bool, list[bool]] = {True: [], False: []}
+    for answer in answers[first]:
+        if answer.agreed is not None and answer.score is not None:
+            kept[answer.score > 0.5].append(answer.agreed)
+    if not any(kept.values()):
+        raise UserError(
+            f"a cascade of {first}: it has no scored votes that could agree or not; take a vote as its first option"
+        )
+    keeps = {right: (sum(seen) + 1) / (len(seen) + 2) for right, seen in kept.items()}
+    cascade = Cascade(first, then, keeps_right=keeps[True], keeps_wrong=keeps[False])
+    return replace(learnt[first].option, name=f"{first} > {then}", cascade=cascade)
 
 
 def _prompt_length(answers: Sequence[PastAnswer]) -> PromptLength:

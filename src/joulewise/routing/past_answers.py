@@ -47,6 +47,7 @@ class PastAnswer:
         running: requests that ran at a time.
         first_token_s, total_s: of one request; None where not known.
         probe: the answer that a longer thought would have given: its seconds are not an answer's.
+        agreed: whether all votes were the same; None where none were counted.
     """
 
     option: str
@@ -63,6 +64,7 @@ class PastAnswer:
     first_token_s: float | None = None
     total_s: float | None = None
     probe: bool = False
+    agreed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,7 @@ def _from_run(folder: Path, data_dir: Path | None) -> Past:
     )
     component = component_of(table.arrow)
     joules = (f"{component}_energy_j", f"{component}_provenance")
+    votes = _votes(plan, folder)
     answers, notes, unscored = [], list(table.warnings), 0
     for trial in table.arrow.select([*names, *joules]).to_pylist():
         if trial["status"] != "ok" or not trial["generation_count"]:
@@ -203,11 +206,27 @@ def _from_run(folder: Path, data_dir: Path | None) -> Past:
             score = trial["score"] if trial["correct"] is None else float(trial["correct"])
             unscored += score is None
             domain = trial["category"] or (None if trial["task"] == ASKED else trial["task"])
-            answer = replace(answer, query=texts.get(key), score=score, domain=domain)
+            same = votes.get(trial["trial_id"])
+            answer = replace(answer, query=texts.get(key), score=score, domain=domain, agreed=same)
         answers.append(answer)
     if unscored:
         notes.append(f"{folder}: {unscored:,} answers have no score: their tokens, joules and seconds are learnt alone")
     return Past(tuple(answers), ways, tuple(notes))
+
+
+def agreed(votes: Sequence[str | None] | None) -> bool:
+    """Whether all samples of a vote gave the same answer."""
+    return bool(votes) and votes is not None and votes[0] is not None and len(set(votes)) == 1
+
+
+def _votes(plan: Plan, folder: Path) -> dict[str, bool]:
+    """Whether all votes were the same, by Trial; tables do not hold votes."""
+    from joulewise.ledger import LEDGER
+    from joulewise.ledger_lines import read_ledger
+
+    if not any(reasoning.kind == "vote" for reasoning in plan.reasonings):
+        return {}
+    return {t.trial_id: agreed(t.votes) for t in read_ledger(folder / LEDGER).trials if t.votes is not None}
 
 
 def _of_trial(trial: Mapping[str, Any], energy_j: float | None, provenance: str | None) -> PastAnswer:
