@@ -35,7 +35,7 @@ engines:
   - kind: endpoint
     server: {{kind: llamacpp, model: default, args: {{threads: 1, ctx-size: 1024, parallel: 2}}}}
 decodings: [{decodings}]
-tasks: [{{name: {task}, label: asked}}]
+tasks: [{{name: {task}, label: repeated}}]
 loads: [{{kind: closed, concurrency: {concurrency}, duration_s: {duration_s}, drain_s: 20}}]
 slo: {{total_s: 30}}
 stop: {{rule: fixed, tokens: 16}}
@@ -49,7 +49,7 @@ def write_plan(folder: Path, *, concurrency: str = "[1, 2]", duration_s: float =
     decodings = "vanilla, {kind: prompt_lookup, tokens: 4}" if concurrency == "[1, 2]" else "vanilla"
     told = {"concurrency": concurrency, "duration_s": duration_s, "repeats": repeats, "decodings": decodings}
     plan = folder / "plan.yaml"
-    plan.write_text(PLAN.format(task=questions_task(folder, asked, "asked"), **told))
+    plan.write_text(PLAN.format(task=questions_task(folder, asked, "repeated"), **told))
     return plan
 
 
@@ -83,7 +83,7 @@ def all_of_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stretches_and_their_report(tmp_path: Path) -> None:
     rows = run(write_plan(tmp_path), tmp_path / "run")
     assert {(row["decoding"], row["task"]) for row in rows} == {
-        (decoding, f"asked/c{n}") for decoding in ("vanilla", "prompt-lookup-4") for n in (1, 2)
+        (decoding, f"repeated/c{n}") for decoding in ("vanilla", "prompt-lookup-4") for n in (1, 2)
     }
     assert [row["error"] for row in rows if row["status"] != "ok"] == []
     for row in rows:

@@ -32,7 +32,7 @@ engines:
   - kind: endpoint
     server: {{kind: llamacpp, model: default, args: {{threads: 1, ctx-size: 1024}}{server}}}
 decodings: [vanilla, {{kind: prompt_lookup, tokens: 4}}]
-tasks: [{{name: {task}, label: asked, max_new_tokens: 24}}]
+tasks: [{{name: {task}, label: repeated, max_new_tokens: 24}}]
 repeats: {repeats}
 idle_baseline_s: 0.2
 {more}
@@ -41,9 +41,9 @@ idle_baseline_s: 0.2
 
 def write_plan(folder: Path, *, server: str = "", repeats: int = 1, more: str = "", questions: int = 2) -> Path:
     asked = [f"Repeat this after me: the cat sat on mat {i}, the cat sat on mat {i}, the cat" for i in range(questions)]
-    questions_task(folder, asked, "asked")
+    questions_task(folder, asked, "repeated")
     plan = folder / "plan.yaml"
-    plan.write_text(PLAN.format(task="asked.yaml", server=server, repeats=repeats, more=more))
+    plan.write_text(PLAN.format(task="repeated.yaml", server=server, repeats=repeats, more=more))
     return plan
 
 
