@@ -295,3 +295,10 @@ def test_a_run_that_cannot_begin_leaves_no_folder(learnt: Path, monkeypatch: pyt
     monkeypatch.setattr("scripted_engine.ScriptedEngine.refuses", lambda *_: "it is tired")
     assert "it is tired" in refused("ask", "How many?", "-o", "refused")
     assert not Path("refused").exists()
+
+
+def test_a_place_that_cannot_be_written_is_told(learnt: Path) -> None:
+    assert "cannot be written" in refused("fit", "run", "-o", "/proc/router.npz")
+    assert "cannot be written" in refused("fit", "run", "-o", "nowhere/router.json")
+    assert "cannot be written" in refused("ask", "How many?", "-o", "/proc/asked")
+    assert "cannot be written" in refused("route", "learn", "run", "--corrections", "/proc/corrections.json")

@@ -11,7 +11,6 @@ import io
 import json
 import math
 import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -24,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from joulewise.analysis.curve_file import CurveFile, curve_json, curve_of, origin_of
 from joulewise.analysis.curve_points import Origin
 from joulewise.analysis.curves import Curve
-from joulewise.errors import UserError, first_paragraph
+from joulewise.errors import EnvironmentFault, UserError, first_paragraph
 from joulewise.routing.answer_joules import AnswerJoules
 from joulewise.routing.energy import OptionEnergy, PublishedCurve
 from joulewise.routing.features import BUCKETS, STRUCTURE
@@ -34,6 +33,8 @@ from joulewise.routing.past_answers import Way
 from joulewise.routing.performance import FOURIER, Performance
 from joulewise.routing.policy import Option
 from joulewise.routing.router import Learnt, PromptLength, Router
+from joulewise.whole_file import whole_file
+from joulewise.yaml_file import in_words
 
 VERSION = 2
 MOST_BYTES = 20_000_000
@@ -112,6 +113,7 @@ def save(router: Router, path: os.PathLike[str] | str) -> None:
 
     Raises:
         UserError: it would be larger than 20 MB.
+        EnvironmentFault: it cannot be written.
     """
     model, path = router.performance, Path(path)
     curves: dict[str, dict[str, Any]] = {"measured": {}, "published": {}, "answers": {}}
@@ -129,9 +131,11 @@ def save(router: Router, path: os.PathLike[str] | str) -> None:
     data = _as_json(text, members) if path.suffix.lower() == ".json" else _as_archive(text, members)
     if len(data) > MOST_BYTES:
         raise UserError(f"The router of {len(model.options)} options takes {len(data)} bytes; at most {MOST_BYTES} do.")
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-        file.write(data)
-    Path(file.name).replace(path)
+    try:
+        with whole_file(path) as part:
+            part.write_bytes(data)
+    except OSError as error:
+        raise EnvironmentFault(f"{path}: cannot be written ({error.strerror}); name another file") from error
 
 
 def _as_archive(header: bytes, members: Mapping[str, bytes]) -> bytes:
@@ -236,7 +240,7 @@ def load_router(path: os.PathLike[str] | str) -> Router:
 def _told(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        return f"{'.'.join(map(str, first['loc']))}: {in_words(first)}"
     return first_paragraph(error)
 
 
