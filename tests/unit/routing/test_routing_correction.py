@@ -301,7 +301,9 @@ def test_a_file_gives_back_what_was_learnt(tmp_path_factory: pytest.TempPathFact
 def drifted() -> Corrections:
     """With all that a file can hold."""
     one = [Feedback("a", 0.5, i % 2, 10, 11, "law") for i in range(300)] + [Feedback("a", 0.5, 0)] * 40
-    return learnt([*one, Feedback("ü=\n", 0.5, 1), *[Feedback("c", 0.5, i > LEARN_FIRST) for i in range(LEARN_FIRST + 3)]])
+    return learnt(
+        [*one, Feedback("ü=\n", 0.5, 1), *[Feedback("c", 0.5, i > LEARN_FIRST) for i in range(LEARN_FIRST + 3)]]
+    )
 
 
 def test_a_file_gives_back_alarms_and_what_speaks_for_a_change_and_a_new_one_takes_its_place(tmp_path: Path) -> None:
