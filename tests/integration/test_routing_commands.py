@@ -302,3 +302,14 @@ def test_a_place_that_cannot_be_written_is_told(learnt: Path) -> None:
     assert "cannot be written" in refused("fit", "run", "-o", "nowhere/router.json")
     assert "cannot be written" in refused("ask", "How many?", "-o", "/proc/asked")
     assert "cannot be written" in refused("route", "learn", "run", "--corrections", "/proc/corrections.json")
+
+
+def test_a_router_is_judged_by_answers_that_it_did_not_learn_from(learnt: Path) -> None:
+    assert "the router learnt from all of them" in refused("route", "evaluate", "router.npz", "--on", "run")
+    told = said("route", "evaluate", "router.npz", "--on", "run", "--also-seen", "--json", "figures.json").stdout
+    assert "15 questions; the router learnt from 15, so figures flatter it" in told
+    assert json.loads(Path("figures.json").read_text())["queries"] == 15
+    figures = said("route", "evaluate", "router.npz", "--on", "run", "--also-seen", "--json", "-").stdout
+    assert json.loads(figures)["also_seen"]
+    assert "--margin 7" in refused("route", "evaluate", "router.npz", "--on", "run", "--margin", "7")
+    assert "cannot be read" in refused("route", "evaluate", "none.npz", "--on", "run")

@@ -225,3 +225,40 @@ def _verdict(text: str | None) -> float | None:
     if text is None or text in ("right", "wrong"):
         return None if text is None else float(text == "right")
     return share(text, "--verdict", "80%", "0.8", most=1.0)
+
+
+@route.command("evaluate", short_help="Tell how good a router is, on answers that it did not learn from.")
+def evaluate(
+    router: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router file.")],
+    on: Annotated[
+        list[Path], typer.Option("--on", metavar="DATA", help="A run folder or a file of outcomes; may be repeated.")
+    ],
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="Where third-party data sets lie. Default: $JOULEWISE_DATA.", metavar="DIR"),
+    ] = None,
+    also_seen: Annotated[
+        bool, typer.Option("--also-seen", help="Count questions that it learnt from, too: figures then flatter it.")
+    ] = False,
+    margin: Annotated[
+        str, typer.Option("--margin", metavar="SHARE", help="Of the loss that a floor is certified for.")
+    ] = "2%",
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write the figures; - is standard output.")
+    ] = None,
+) -> None:
+    """Accuracy at joules, joules at accuracy, APGR, CPT and AIQ, regret, floors with bounds, calibration."""
+    from joulewise.cli.report import STDOUT, write_file
+    from joulewise.report.routing_evaluation import describe_evaluation, evaluation_json
+    from joulewise.routing.evaluation import evaluate as evaluated
+    from joulewise.routing.past_answers import past_of
+    from joulewise.routing.router_file import load_router
+
+    file = named_file(json_file, "--json")
+    past = past_of(on, named_file(data, "--data", "the folder's name"))
+    lost = share(margin, "--margin", "2%", "0.02", most=1.0)
+    found = evaluated(load_router(router), past, also_seen=also_seen, margin=lost)
+    if file != STDOUT:
+        typer.echo(describe_evaluation(found), nl=False)
+    if file is not None:
+        write_file(json.dumps(evaluation_json(found), indent=1) + "\n", file, "JSON")

@@ -164,7 +164,8 @@ def present(
     Raises:
         UserError: a number that is none, or a name that no engine has.
     """
-    from joulewise.routing.live import LiveState, Watched, by_model, carbon_given, overridden
+    from joulewise.energy.carbon import ELECTRICITY_MAPS
+    from joulewise.routing.live import TIMEOUT_S, LiveState, Watched, by_model, carbon_given, overridden
 
     ways = {known.option.model: known.way for known in router.learnt.values()}
     watched = [
@@ -172,7 +173,9 @@ def present(
         for model, way in ways.items()
         if live and way is not None and way.engine.get("url")
     ]
-    seen = LiveState(watched, carbon)
+    # A grid's interface takes seconds to answer, and a command asks once; a server that takes so long is no choice.
+    slow = carbon is not None and carbon.startswith(ELECTRICITY_MAPS)
+    seen = LiveState(watched, carbon, timeout_s=3.0 if slow else TIMEOUT_S)
     seen.refresh()
     given = None if carbon_g_per_kwh is None else carbon_given(carbon_g_per_kwh)
     state = overridden(

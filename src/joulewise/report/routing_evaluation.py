@@ -1,0 +1,150 @@
+"""How good a router is, in words and figures, for a terminal or a pipe; and for machines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from joulewise.counted import counted
+from joulewise.report.routing import table
+from joulewise.report.text import figure
+from joulewise.routing.evaluate import Figure
+from joulewise.routing.evaluation import Evaluation
+
+
+def describe_evaluation(found: Evaluation) -> str:
+    """All figures, in lines."""
+    return "\n".join(_lines(found)) + "\n"
+
+
+def evaluation_json(found: Evaluation) -> dict[str, Any]:
+    """The same for machines; what is not known is null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(inner) for key, inner in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(inner) for inner in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return dict(plain(asdict(found)))
+
+
+def _lines(found: Evaluation) -> Iterator[str]:
+    rows: list[tuple[str, ...]]
+    if found.also_seen:
+        yield f"{counted(found.queries, 'question')}; the router learnt from {found.seen:,}, so figures flatter it"
+    else:
+        yield f"{counted(found.queries, 'question')} that the router did not learn from"
+        if found.seen:
+            yield f"  left out: {found.seen:,} that it learnt from"
+    if found.incomplete:
+        yield f"  left out: {found.incomplete:,} without a score of every option"
+    if found.unknown:
+        yield f"  options that it does not know: {', '.join(found.unknown)}"
+    if found.missing:
+        yield f"  options without a score here: {', '.join(found.missing)}"
+    if found.measured is None:
+        yield "  joules: not known, so only accuracy is told"
+    else:
+        yield f"  joules: {found.measured:.0%} as drawn, the others as the router expects them"
+    yield ""
+    yield "One option for all queries"
+    rows = [("option", "right", "joules", "")]
+    rows += [
+        (
+            one.option,
+            _share(one.accuracy),
+            "unknown" if one.energy_j is None else figure(one.energy_j),
+            "" if one.dominated_by is None else f"no better than {one.dominated_by} in either",
+        )
+        for one in found.fixed
+    ]
+    yield from _indented(table(rows))
+    if found.points:
+        yield ""
+        yield "The router, from the fewest joules to the most accuracy"
+        yield from _indented(
+            table([("right", "joules"), *((f"{p.accuracy:.1%}", figure(p.energy_j)) for p in found.points)])
+        )
+        if found.same_accuracy is not None:
+            yield f"  as accurate as {found.best} at {found.same_accuracy:.0%} of its joules"
+        else:
+            yield f"  nowhere as accurate as {found.best}"
+    oracle = "" if math.isnan(found.oracle.energy_j) else f" at {figure(found.oracle.energy_j)} J"
+    yield f"  an oracle (the cheapest option that is right): {found.oracle.accuracy:.1%}{oracle}"
+    if found.aiq is not None and found.aiq_fixed is not None and found.aiq_oracle is not None:
+        yield (
+            f"  AIQ (mean accuracy over joules): {found.aiq:.3f}; mixing fixed options {found.aiq_fixed:.3f}, "
+            f"oracle {found.aiq_oracle:.3f}"
+        )
+    if found.pair is not None:
+        yield ""
+        yield f"{found.cheapest} against {found.best} (RouteLLM's frame; chance is 0.5, 50 % and 80 %)"
+        yield f"  APGR {_plain(found.pair.apgr)}"
+        halfway, far = _share(found.pair.cpt50), _share(found.pair.cpt80)
+        yield f"  CPT(50) {halfway}, CPT(80) {far} of the questions go to {found.best}"
+    if found.floors:
+        yield ""
+        yield f"Floors: accuracy lost against {found.best}"
+        rows = [("within", "lost", "allowed", "", "joules saved")]
+        rows += [
+            (
+                f"{floor.within:.0%}",
+                _points(floor.loss),
+                f"{100 * floor.allowed:.1f} points",
+                floor.verdict,
+                "unknown" if floor.saved is None else _share(floor.saved),
+            )
+            for floor in found.floors
+        ]
+        yield from _indented(table(rows))
+        if found.certificate is not None:
+            yield f"  {found.certificate.words}"
+    yield ""
+    yield "Calibration"
+    rows = [("option", "labels", "error", "Brier score")]
+    rows += [
+        (
+            c.option,
+            f"{c.labels:,}",
+            "too few labels" if c.error is None else f"{100 * c.error:.1f} points",
+            f"{c.brier:.3f}",
+        )
+        for c in found.calibrations
+    ]
+    yield from _indented(table(rows))
+    if found.expectations:
+        rows = [("option", "answers", "drawn / expected", "within the 95th percentile")]
+        rows += [(e.option, f"{e.answers:,}", f"{e.ratio:.2f}", f"{e.within_p95:.0%}") for e in found.expectations]
+        yield from _indented(table(rows))
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
+
+
+def _share(found: Figure) -> str:
+    if found.value is None:
+        return "never"
+    return f"{found.value:.1%}" + (
+        "" if found.lower is None or found.upper is None else f" ({found.lower:.1%} to {found.upper:.1%})"
+    )
+
+
+def _points(found: Figure) -> str:
+    assert found.value is not None
+    ends = (
+        "" if found.lower is None or found.upper is None else f" ({100 * found.lower:+.1f} to {100 * found.upper:+.1f})"
+    )
+    return f"{100 * found.value:+.1f} points{ends}"
+
+
+def _plain(found: Figure) -> str:
+    if found.value is None:
+        return "unknown"
+    return f"{found.value:.3f}" + (
+        "" if found.lower is None or found.upper is None else f" ({found.lower:.3f} to {found.upper:.3f})"
+    )

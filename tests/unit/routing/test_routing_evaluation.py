@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from joulewise.errors import UserError
+from joulewise.report.routing_evaluation import describe_evaluation, evaluation_json
+from joulewise.routing.evaluation import Evaluation, evaluate
+from joulewise.routing.fitting import fit_router
+from joulewise.routing.past_answers import Past, PastAnswer
+from load_benchmark import load_benchmark
+from planted_outcomes import planted
+
+pytest.importorskip("scipy", reason="learning needs the extra routing")
+
+JOULES = {"small": 2.0, "large": 20.0}
+
+
+def past(n: int, seed: int, joules: bool = True) -> Past:
+    """Answers whose truth is known: of four fields the large option is better in two."""
+    found = planted(n, seed, named=True)
+    return Past(
+        tuple(
+            PastAnswer(
+                option, option, f"{seed} {query}", score, domain,
+                prompt_tokens=20.0, output_tokens=10.0, energy_j=JOULES[option] if joules else None, total_s=1.0,
+            )
+            for query, scores, domain in zip(found.queries, found.correct, found.domains, strict=True)
+            for option, score in zip(found.options, scores.tolist(), strict=True)
+        )
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def found() -> Evaluation:
+    return evaluate(fit_router(past(800, 1)), past(600, 2))
+
+
+def test_fixed_options_are_what_they_are(found: Evaluation) -> None:
+    small, large = sorted(found.fixed, key=lambda one: one.energy_j or 0.0)
+    truth = {option: np.mean([a.score for a in past(600, 2).answers if a.option == option]) for option in JOULES}
+    assert (small.accuracy.value, large.accuracy.value) == pytest.approx((truth["small"], truth["large"]))
+    assert (small.energy_j, large.energy_j) == pytest.approx((2.0, 20.0))
+    assert (found.best, found.cheapest, found.measured) == ("large", "small", 1.0)
+    assert small.dominated_by is large.dominated_by is None
+
+
+def test_a_router_that_knows_the_fields_is_as_right_for_fewer_joules(found: Evaluation) -> None:
+    # The large option is needed in two of four fields: about 11 of 20 J.
+    assert found.same_accuracy == pytest.approx(0.55, abs=0.06)
+    assert found.aiq is not None
+    assert found.aiq_fixed is not None
+    assert found.aiq_oracle is not None
+    assert found.aiq_fixed + 0.02 < found.aiq < found.aiq_oracle
+    assert found.pair is not None
+    assert found.pair.apgr.value is not None
+    assert found.pair.apgr.value > 0.65
+    assert found.points[0].energy_j == pytest.approx(2.0)
+    assert [p.energy_j for p in found.points] == sorted(p.energy_j for p in found.points)
+    assert found.oracle.accuracy >= max(one.accuracy.value or 0.0 for one in found.fixed)
+
+
+def test_floors_save_and_keep(found: Evaluation) -> None:
+    assert [floor.within for floor in found.floors] == [0.01, 0.02, 0.05, 0.1]
+    for floor in found.floors:
+        assert floor.saved is not None
+        assert floor.saved.value is not None
+        assert 0.1 < floor.saved.value < 0.9
+        assert floor.verdict in ("kept", "cannot tell")
+    assert found.certificate is not None
+    assert found.certificate.labels == 600
+
+
+def test_predictions_are_calibrated_and_joules_expected(found: Evaluation) -> None:
+    assert {c.option for c in found.calibrations} == set(JOULES)
+    for calibration in found.calibrations:
+        assert calibration.error is not None
+        assert calibration.error < 0.1
+        assert sum(count for *_, count in calibration.table) == 600
+    assert all(e.ratio == pytest.approx(1.0, rel=0.05) for e in found.expectations)
+
+
+def test_it_can_be_read(found: Evaluation) -> None:
+    told = describe_evaluation(found)
+    assert max(map(len, told.splitlines())) <= 140
+    for words in ("600 questions that the router did not learn from", "as accurate as large at", "APGR 0.", "Brier"):
+        assert words in told
+    assert json.loads(json.dumps(evaluation_json(found), allow_nan=False))["queries"] == 600
+
+
+def test_questions_that_were_learnt_from_are_left_out() -> None:
+    learnt, other = past(300, 1), past(100, 2)
+    router = fit_router(learnt)
+    found = evaluate(router, learnt.joined(other))
+    assert (found.queries, found.seen, found.also_seen) == (100, 300, False)
+    assert "left out: 300 that it learnt from" in describe_evaluation(found)
+    both = evaluate(router, learnt.joined(other), also_seen=True)
+    assert (both.queries, both.seen) == (400, 300)
+    assert "figures flatter it" in describe_evaluation(both)
+    with pytest.raises(UserError, match="the router learnt from all of them"):
+        evaluate(router, learnt)
+
+
+def test_without_joules_only_accuracy_is_told() -> None:
+    found = evaluate(fit_router(past(300, 1, joules=False)), past(100, 2, joules=False))
+    assert found.measured is None
+    assert (found.points, found.aiq, found.same_accuracy) == ((), None, None)
+    assert found.pair is not None
+    told = describe_evaluation(found)
+    assert "joules: not known, so only accuracy is told" in told
+    assert "nan" not in told.lower()
+    json.dumps(evaluation_json(found), allow_nan=False)
+
+
+def test_joules_that_were_not_drawn_are_those_expected() -> None:
+    bare = replace(past(100, 2), answers=tuple(replace(a, energy_j=None) for a in past(100, 2).answers))
+    found = evaluate(fit_router(past(300, 1)), bare)
+    assert found.measured == 0.0
+    assert {round(one.energy_j or 0.0) for one in found.fixed} == {2, 20}
+
+
+def test_options_on_one_side_only_are_told() -> None:
+    learnt, other = past(300, 1), past(100, 2)
+    strange = replace(other, answers=tuple(replace(a, option="huge") for a in other.answers if a.option == "large"))
+    found = evaluate(fit_router(learnt), other.joined(strange))
+    assert found.unknown == ("huge",)
+    only = replace(other, answers=tuple(a for a in other.answers if a.option == "small"))
+    found = evaluate(fit_router(learnt), only)
+    assert (found.missing, found.pair, found.floors) == (("large",), None, ())
+    assert describe_evaluation(found)
+    with pytest.raises(UserError, match="they are of huge, and it knows"):
+        evaluate(fit_router(learnt), strange)
+    with pytest.raises(UserError, match="there are no scored answers"):
+        evaluate(fit_router(learnt), Past(()))
+
+
+def test_one_class_alone() -> None:
+    right = replace(past(100, 2), answers=tuple(replace(a, score=1.0) for a in past(100, 2).answers))
+    found = evaluate(fit_router(past(300, 1)), right)
+    assert found.pair is None
+    assert found.best == "small"  # as right, for fewer joules
+    assert found.same_accuracy == pytest.approx(1.0)
+    assert describe_evaluation(found)
+
+
+def test_on_routellms_outcomes(shared_data: Path) -> None:
+    outcomes = load_benchmark("routing").routellm(shared_data, "gsm8k")
+    answers = [
+        PastAnswer(option, option, query, score, domain, energy_j=joules, prompt_tokens=50.0, output_tokens=100.0)
+        for query, scores, domain in zip(outcomes.queries, outcomes.correct, outcomes.domains, strict=True)
+        for option, score, joules in zip(outcomes.options, scores.tolist(), (30.0, 200.0), strict=True)
+    ]
+    half = len(answers) // 4 * 2
+    found = evaluate(fit_router(Past(tuple(answers[:half]))), Past(tuple(answers[half:])))
+    assert found.queries == pytest.approx(len(answers) / 4, abs=3)
+    assert found.pair is not None
+    assert found.pair.apgr.value is not None
+    assert 0.5 < found.pair.apgr.value < 0.75
