@@ -305,7 +305,7 @@ def test_a_place_that_cannot_be_written_is_told(learnt: Path) -> None:
 
 
 def test_a_router_is_judged_by_answers_that_it_did_not_learn_from(learnt: Path) -> None:
-    assert "the router learnt from all of them" in refused("route", "evaluate", "router.npz", "--on", "run")
+    assert "the router learnt from all of the 15 questions" in refused("route", "evaluate", "router.npz", "--on", "run")
     told = said("route", "evaluate", "router.npz", "--on", "run", "--also-seen", "--json", "figures.json").stdout
     assert "15 questions; the router learnt from 15, so figures flatter it" in told
     assert json.loads(Path("figures.json").read_text())["queries"] == 15

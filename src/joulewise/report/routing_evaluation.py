@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -49,7 +50,10 @@ def _lines(found: Evaluation) -> Iterator[str]:
     if found.measured is None:
         yield "  joules: not known, so only accuracy is told"
     else:
-        yield f"  joules: {found.measured:.0%} as drawn, the others as the router expects them"
+        drawn = "as the answers have them" + (", some of them modelled" if found.modelled else "")
+        yield f"  joules: {found.measured:.0%} {drawn}, the others as the router expects them"
+        if not found.chosen_by_joules:
+            yield "  the router does not know every option's joules, and cannot choose by them: no trade-off, no floors"
     yield ""
     yield "One option for all queries"
     rows = [("option", "right", "joules", "")]
@@ -70,9 +74,14 @@ def _lines(found: Evaluation) -> Iterator[str]:
             table([("right", "joules"), *((f"{p.accuracy:.1%}", figure(p.energy_j)) for p in found.points)])
         )
         if found.same_accuracy is not None:
-            yield f"  as accurate as {found.best} at {found.same_accuracy:.0%} of its joules"
+            yield (
+                f"  as accurate as {found.best} at {found.same_accuracy:.0%} of its joules (at a price chosen on these "
+                "answers)"
+            )
         else:
             yield f"  nowhere as accurate as {found.best}"
+    by_lot = "" if math.isnan(found.chance.energy_j) else f" at {figure(found.chance.energy_j)} J"
+    yield f"  options by lot: {found.chance.accuracy:.1%}{by_lot}"
     oracle = "" if math.isnan(found.oracle.energy_j) else f" at {figure(found.oracle.energy_j)} J"
     yield f"  an oracle (the cheapest option that is right): {found.oracle.accuracy:.1%}{oracle}"
     if found.aiq is not None and found.aiq_fixed is not None and found.aiq_oracle is not None:
@@ -86,9 +95,11 @@ def _lines(found: Evaluation) -> Iterator[str]:
         yield f"  APGR {_plain(found.pair.apgr)}"
         halfway, far = _share(found.pair.cpt50), _share(found.pair.cpt80)
         yield f"  CPT(50) {halfway}, CPT(80) {far} of the questions go to {found.best}"
+    elif len(found.fixed) > 1:
+        yield f"  {found.cheapest} and {found.best}: no gap of accuracy that a router could recover (no APGR)"
     if found.floors:
         yield ""
-        yield f"Floors: accuracy lost against {found.best}"
+        yield f"Floors: accuracy lost against {found.strongest}, the router's strongest option"
         rows = [("within", "lost", "allowed", "", "joules saved")]
         rows += [
             (
@@ -96,13 +107,16 @@ def _lines(found: Evaluation) -> Iterator[str]:
                 _points(floor.loss),
                 f"{100 * floor.allowed:.1f} points",
                 floor.verdict,
-                "unknown" if floor.saved is None else _share(floor.saved),
+                _share(floor.saved),
             )
             for floor in found.floors
         ]
         yield from _indented(table(rows))
         if found.certificate is not None:
-            yield f"  {found.certificate.words}"
+            yield from textwrap.wrap(
+                f"Floors in this order, fixed before these answers were seen: {found.certificate.words}", 98,
+                initial_indent="  ", subsequent_indent="  ",
+            )  # fmt: skip
     yield ""
     yield "Calibration"
     rows = [("option", "labels", "error", "Brier score")]

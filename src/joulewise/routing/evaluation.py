@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from joulewise.analysis.intervals import wilson
+from joulewise.counted import counted
+from joulewise.energy.reading import Z95
 from joulewise.errors import UserError
 from joulewise.routing.evaluate import Figure, PairResult, aiq, first_crossing, pair_result
 from joulewise.routing.guarantee import Certificate, certify
@@ -53,17 +55,17 @@ class Floor:
 
     Args:
         within: share of the best option's chance that may be lost.
-        loss: accuracy lost against the most accurate fixed option, realised.
+        loss: accuracy lost against the strongest option, realised; its interval is as if one label more had lost.
         allowed: what the floor allows.
         verdict: ``kept``, ``violated`` or ``cannot tell``, by the interval of the loss.
-        saved: share of that option's joules saved; None where joules are not known.
+        saved: share of that option's joules saved.
     """
 
     within: float
     loss: Figure
     allowed: float
     verdict: str
-    saved: Figure | None
+    saved: Figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +108,21 @@ class Evaluation:
         incomplete: left out, as some option has no score.
         unknown: options of the data that the router does not know.
         missing: options of the router that the data does not have.
-        measured: share of (query, option) pairs whose joules are the data's own; None where no joules are known.
+        measured: share of (query, option) pairs whose joules are the data's own; None where joules are not known.
+        modelled: whether some of these are modelled, or of unknown provenance.
+        chosen_by_joules: whether the router knows all joules, and so can choose by them; else there are no points and
+            floors.
         fixed: every option on its own.
         best, cheapest: the most accurate fixed option, and the one of the fewest joules.
+        strongest: the option that the router takes for the most accurate, whatever these answers say: losses of floors
+            are against it.
         points: from the fewest joules to the most accuracy.
-        same_accuracy: joules at which the router is as accurate as ``best``, as a share of its joules; None where it
-            never is, or no joules are known.
+        same_accuracy: joules at which the router is as accurate as ``best``, as a share of its joules, the price chosen
+            on these answers; None where it never is, or joules are not known.
         pair: the router's order of queries in RouteLLM's frame, ``cheapest`` against ``best``; None for one option.
         aiq, aiq_fixed, aiq_oracle: mean accuracy over joules, of the router, of mixing fixed options, and of an oracle.
         oracle: the cheapest right option, where none is right the cheapest.
+        chance: options by lot.
         floors: the router with floors.
         certificate: what these labels prove of the floors.
         calibrations, expectations: by option.
@@ -127,9 +135,12 @@ class Evaluation:
     unknown: tuple[str, ...]
     missing: tuple[str, ...]
     measured: float | None
+    modelled: bool
+    chosen_by_joules: bool
     fixed: tuple[Fixed, ...]
     best: str
     cheapest: str
+    strongest: str
     points: tuple[Point, ...]
     same_accuracy: float | None
     pair: PairResult | None
@@ -137,6 +148,7 @@ class Evaluation:
     aiq_fixed: float | None
     aiq_oracle: float | None
     oracle: Point
+    chance: Point
     floors: tuple[Floor, ...]
     certificate: Certificate | None
     calibrations: tuple[Calibration, ...]
@@ -159,6 +171,11 @@ class _Table:
     def joules_known(self) -> bool:
         return bool(np.isfinite(self.joules).all())
 
+    @property
+    def expected_known(self) -> bool:
+        """Whether the router can choose by joules: it never sees those that were drawn."""
+        return self.joules_known and bool(np.isfinite(self.expected).all())
+
 
 def evaluate(router: Router, past: Past, also_seen: bool = False, margin: float = 0.02, seed: int = 0) -> Evaluation:
     """Hold a router against past answers.
@@ -174,6 +191,7 @@ def evaluate(router: Router, past: Past, also_seen: bool = False, margin: float 
     scores: dict[tuple[str, str | None], dict[str, list[float]]] = {}
     drawn: dict[tuple[str, str | None], dict[str, list[float]]] = {}
     unknown: set[str] = set()
+    modelled = False
     for a in past.answers:
         if a.query is None:
             continue
@@ -185,6 +203,7 @@ def evaluate(router: Router, past: Past, also_seen: bool = False, margin: float 
             scores.setdefault(key, {}).setdefault(router.learnt[a.option].answers_as, []).append(a.score)
         if a.energy_j:
             drawn.setdefault(key, {}).setdefault(a.option, []).append(a.energy_j)
+            modelled |= a.provenance != "measured"
     scored = {group for of in scores.values() for group in of}
     options = tuple(name for name, known in router.learnt.items() if known.answers_as in scored)
     if not options:
@@ -194,14 +213,16 @@ def evaluate(router: Router, past: Past, also_seen: bool = False, margin: float 
     complete = [key for key, of in scores.items() if groups <= set(of)]
     fresh = [key for key in complete if also_seen or not router.saw(key[0])]
     if not fresh:
-        why = "the router learnt from all of them" if complete else "none has a score of every option"
-        raise UserError(f"no query to judge the router by: of {len(scores):,} {why}; give answers to other queries")
+        some = f"{counted(len(complete), 'question')} with a score of every option"
+        why = f"the router learnt from all of the {some}" if complete else f"there are no {some[2:]}"
+        raise UserError(f"no question to judge the router by: {why}; give answers to other questions")
     table = _table(router, options, fresh, scores, drawn)
     return _evaluation(
         table,
         margin,
         seed,
         also_seen=also_seen,
+        modelled=modelled,
         seen=sum(router.saw(key[0]) for key in complete),
         incomplete=len(scores) - len(complete),
         unknown=tuple(sorted(unknown)),
@@ -247,34 +268,40 @@ def _evaluation(
     seed: int,
     *,
     also_seen: bool,
+    modelled: bool,
     seen: int,
     incomplete: int,
     unknown: tuple[str, ...],
     missing: tuple[str, ...],
     calibrations: tuple[Calibration, ...],
 ) -> Evaluation:
-    accuracy, known = table.correct.mean(axis=0), table.joules_known
+    accuracy, known, by_joules = table.correct.mean(axis=0), table.joules_known, table.expected_known
     joules = table.joules.mean(axis=0) if known else np.full(len(table.options), math.nan)
     best = max(range(len(table.options)), key=lambda i: (accuracy[i], -joules[i] if known else 0.0))
     cheapest = int(np.argmin(joules)) if known else int(np.argmin(accuracy))
-    points, right, spent = _trade_off(table) if known else ([], np.empty(0), np.empty(0))
+    strongest = int(np.argmax(table.predicted.mean(axis=0)))
+    points, right, spent = _trade_off(table) if by_joules else ([], np.empty(0), np.empty(0))
     pair = None
     if accuracy[best] > accuracy[cheapest]:
         gain = table.predicted[:, best] - table.predicted[:, cheapest]
         pair = pair_result(gain, table.correct[:, cheapest], table.correct[:, best], seed, REPLICATES)
-    oracle = _oracle(table)
     area = None
-    if known and joules.max() > joules.min():
+    if by_joules and joules.max() > joules.min():
         ends = float(joules.min()), float(joules.max())
-        oracle_right, oracle_spent = _curve(table, table.correct)
+        oracle_right, oracle_spent = _curve(table, table.correct, table.joules)
         area = (aiq(spent, right, *ends), aiq(joules, accuracy, *ends), aiq(oracle_spent, oracle_right, *ends))
     same = None
-    if known:
+    if by_joules:
         order = np.argsort(spent, kind="stable")
         best_so_far = np.maximum.accumulate(right[order])
         at = first_crossing(spent[order] / joules[best], best_so_far / max(accuracy[best], 1e-12), 1.0)
         same = None if math.isnan(at) else at
-    floors, losses = _floors(table, best, accuracy, seed)
+    floors, losses = _floors(table, strongest, accuracy, seed) if by_joules else ((), None)
+    certificate = None
+    if losses is not None:
+        # Learn-then-Test asks for labels in an order that has nothing to do with them, and files are often sorted.
+        shuffled = np.random.default_rng(seed).permutation(losses)
+        certificate = certify(shuffled, [f"within {w:.0%} of the best" for w in WITHINS], margin=margin)
     return Evaluation(
         queries=len(table.correct),
         also_seen=also_seen,
@@ -283,20 +310,22 @@ def _evaluation(
         unknown=unknown,
         missing=missing,
         measured=float(np.isfinite(table.measured).mean()) if known else None,
+        modelled=modelled,
+        chosen_by_joules=by_joules,
         fixed=tuple(_fixed(table, i, accuracy, joules, known) for i in range(len(table.options))),
         best=table.options[best],
         cheapest=table.options[cheapest],
+        strongest=table.options[strongest],
         points=tuple(points),
         same_accuracy=same,
         pair=pair,
         aiq=None if area is None else area[0],
         aiq_fixed=None if area is None else area[1],
         aiq_oracle=None if area is None else area[2],
-        oracle=oracle,
+        oracle=_oracle(table),
+        chance=Point(float(accuracy.mean()), float(joules.mean())),
         floors=floors,
-        certificate=None
-        if losses is None
-        else certify(losses, [f"within {w:.0%} of the best" for w in WITHINS], margin=margin),
+        certificate=certificate,
         calibrations=calibrations,
         expectations=_expectations(table),
     )
@@ -315,12 +344,8 @@ def _fixed(table: _Table, at: int, accuracy: Floats, joules: Floats, known: bool
     return Fixed(table.options[at], Figure(mean, lower, upper), float(joules[at]) if known else None, over)
 
 
-def _curve(table: _Table, predicted: Floats) -> tuple[Floats, Floats]:
-    """Realised mean accuracy and joules as the price of a joule falls: the choice is the best of accuracy - price x J.
-
-    An oracle is told the outcomes, and every router what it expects of the joules.
-    """
-    expected = np.where(np.isnan(table.expected), table.joules, table.expected)
+def _curve(table: _Table, predicted: Floats, expected: Floats) -> tuple[Floats, Floats]:
+    """Realised mean accuracy and joules as a joule's price falls: the best of accuracy - price x J is chosen."""
     spread = max(float(np.ptp(expected.mean(axis=0))), 1e-12)
     prices = np.concatenate([[math.inf], np.geomspace(1e3, 1e-4, _PRICES) / spread, [0.0]])
     right, spent = np.empty(len(prices)), np.empty(len(prices))
@@ -335,7 +360,7 @@ def _curve(table: _Table, predicted: Floats) -> tuple[Floats, Floats]:
 
 
 def _trade_off(table: _Table) -> tuple[list[Point], Floats, Floats]:
-    right, spent = _curve(table, table.predicted)
+    right, spent = _curve(table, table.predicted, table.expected)
     wanted = np.linspace(spent.min(), spent.max(), _POINTS)
     shown = dict.fromkeys(int(np.argmin(np.abs(spent - joules))) for joules in wanted)
     return [Point(float(right[i]), float(spent[i])) for i in shown], right, spent
@@ -349,30 +374,28 @@ def _oracle(table: _Table) -> Point:
     return Point(float(table.correct[rows, chosen].mean()), spent)
 
 
-def _floors(table: _Table, best: int, accuracy: Floats, seed: int) -> tuple[tuple[Floor, ...], Floats | None]:
+def _floors(table: _Table, strongest: int, accuracy: Floats, seed: int) -> tuple[tuple[Floor, ...], Floats | None]:
     """The router with each floor, and its losses by query."""
     if len(table.options) < 2:
         return (), None
-    known, rows = table.joules_known, np.arange(len(table.correct))
-    expected = np.where(np.isnan(table.expected), table.joules, table.expected) if known else None
-    draws = np.random.default_rng(seed).integers(0, len(rows), (REPLICATES, len(rows)))
+    rows, n = np.arange(len(table.correct)), len(table.correct)
+    draws = np.random.default_rng(seed).integers(0, n, (REPLICATES, n))
     floors, losses = [], []
     for within in WITHINS:
         able = table.predicted >= table.predicted.max(axis=1, keepdims=True) * (1.0 - within)
-        cost = -table.predicted if expected is None else expected
-        chosen = np.argmin(np.where(able, cost, math.inf), axis=1)
-        loss = table.correct[:, best] - table.correct[rows, chosen]
+        chosen = np.argmin(np.where(able, table.expected, math.inf), axis=1)
+        loss = table.correct[:, strongest] - table.correct[rows, chosen]
         losses.append(loss)
-        lower, upper = np.percentile(loss[draws].mean(axis=1), [2.5, 97.5])
-        allowed = within * float(accuracy[best])
-        verdict = "kept" if upper <= allowed else "violated" if lower > allowed else "cannot tell"
-        saved = None
-        if known:
-            drew, full = table.joules[rows, chosen], table.joules[:, best]
-            shares = 1.0 - drew[draws].sum(axis=1) / full[draws].sum(axis=1)
-            low, high = np.percentile(shares, [2.5, 97.5])
-            saved = Figure(float(1.0 - drew.sum() / full.sum()), float(low), float(high))
-        floors.append(Floor(within, Figure(float(loss.mean()), float(lower), float(upper)), allowed, verdict, saved))
+        mean = float(loss.mean())
+        # One imagined label that lost: where all agree, labels still say only so much.
+        half = Z95 * math.sqrt((float(((loss - mean) ** 2).sum()) + 1.0) / n / n)
+        allowed = within * float(accuracy[strongest])
+        verdict = "kept" if mean + half <= allowed else "violated" if mean - half > allowed else "cannot tell"
+        drew, full = table.joules[rows, chosen], table.joules[:, strongest]
+        shares = 1.0 - drew[draws].sum(axis=1) / full[draws].sum(axis=1)
+        low, high = np.percentile(shares, [2.5, 97.5])
+        saved = Figure(float(1.0 - drew.sum() / full.sum()), float(low), float(high))
+        floors.append(Floor(within, Figure(mean, mean - half, mean + half), allowed, verdict, saved))
     return tuple(floors), np.stack(losses, axis=1)
 
 

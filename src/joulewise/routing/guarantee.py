@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from joulewise.counted import counted
 from joulewise.errors import EnvironmentFault, UserError
 
 Floats = npt.NDArray[np.float64]
@@ -84,9 +85,9 @@ def certify(
     n = len(table)
     promise = f"the loss exceeds {100 * margin:g} points with probability at most {100 * risk:g} %"
     if certified:
-        words = f"{settings[certified - 1]}: {promise} ({n:,} labels)"
+        words = f"{settings[certified - 1]}: {promise} ({counted(n, 'label')})"
     else:
-        words = f"cannot certify with {n:,} labels that {promise}"
+        words = f"cannot certify with {counted(n, 'label')} that {promise}"
     if len(failed):
         what = "" if not certified else f"; for {settings[certified]}"
         loss = 100 * float(table[:, certified].mean())

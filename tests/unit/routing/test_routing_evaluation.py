@@ -11,6 +11,7 @@ from joulewise.errors import UserError
 from joulewise.report.routing_evaluation import describe_evaluation, evaluation_json
 from joulewise.routing.evaluation import Evaluation, evaluate
 from joulewise.routing.fitting import fit_router
+from joulewise.routing.guarantee import Certificate, certify
 from joulewise.routing.past_answers import Past, PastAnswer
 from load_benchmark import load_benchmark
 from planted_outcomes import planted
@@ -50,8 +51,9 @@ def test_fixed_options_are_what_they_are(found: Evaluation) -> None:
 
 
 def test_a_router_that_knows_the_fields_is_as_right_for_fewer_joules(found: Evaluation) -> None:
-    # The large option is needed in two of four fields: about 11 of 20 J.
-    assert found.same_accuracy == pytest.approx(0.55, abs=0.06)
+    # The large option is needed in two of four fields: about 11 of 20 J, and more where a field is hard to tell.
+    assert found.same_accuracy is not None
+    assert 0.4 < found.same_accuracy < 0.8
     assert found.aiq is not None
     assert found.aiq_fixed is not None
     assert found.aiq_oracle is not None
@@ -67,7 +69,6 @@ def test_a_router_that_knows_the_fields_is_as_right_for_fewer_joules(found: Eval
 def test_floors_save_and_keep(found: Evaluation) -> None:
     assert [floor.within for floor in found.floors] == [0.01, 0.02, 0.05, 0.1]
     for floor in found.floors:
-        assert floor.saved is not None
         assert floor.saved.value is not None
         assert 0.1 < floor.saved.value < 0.9
         assert floor.verdict in ("kept", "cannot tell")
@@ -101,7 +102,7 @@ def test_questions_that_were_learnt_from_are_left_out() -> None:
     both = evaluate(router, learnt.joined(other), also_seen=True)
     assert (both.queries, both.seen) == (400, 300)
     assert "figures flatter it" in describe_evaluation(both)
-    with pytest.raises(UserError, match="the router learnt from all of them"):
+    with pytest.raises(UserError, match="the router learnt from all of the 300 questions with a score"):
         evaluate(router, learnt)
 
 
@@ -110,6 +111,7 @@ def test_without_joules_only_accuracy_is_told() -> None:
     assert found.measured is None
     assert (found.points, found.aiq, found.same_accuracy) == ((), None, None)
     assert found.pair is not None
+    assert (found.floors, found.certificate) == ((), None)
     told = describe_evaluation(found)
     assert "joules: not known, so only accuracy is told" in told
     assert "nan" not in told.lower()
@@ -160,3 +162,45 @@ def test_on_routellms_outcomes(shared_data: Path) -> None:
     assert found.pair is not None
     assert found.pair.apgr.value is not None
     assert 0.5 < found.pair.apgr.value < 0.75
+
+
+def test_a_router_that_knows_no_joules_does_not_choose_by_those_that_were_drawn() -> None:
+    rng = np.random.default_rng(0)
+    lucky = replace(
+        past(400, 2), answers=tuple(replace(a, energy_j=float(rng.exponential(100.0))) for a in past(400, 2).answers)
+    )
+    found = evaluate(fit_router(past(300, 1, joules=False)), lucky)
+    assert not found.chosen_by_joules
+    assert (found.points, found.floors, found.aiq, found.same_accuracy) == ((), (), None, None)
+    assert "cannot choose by them" in describe_evaluation(found)
+
+
+def test_a_certificate_is_of_answers_in_random_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[np.ndarray] = []
+
+    def kept(losses: np.ndarray, settings: list[str], margin: float) -> Certificate:
+        seen.append(losses)
+        return certify(losses, settings, margin=margin)
+
+    monkeypatch.setattr("joulewise.routing.evaluation.certify", kept)
+    router, other = fit_router(past(800, 1)), past(600, 2)
+    by_field = replace(other, answers=tuple(sorted(other.answers, key=lambda a: (a.domain or "", a.query or ""))))
+    found = evaluate(router, by_field)
+    (losses,) = seen
+    assert losses.mean(axis=0) == pytest.approx([floor.loss.value for floor in found.floors])
+    # The first of four fields alone loses nothing: in the answers' order it would come first and certify all.
+    first = np.abs(losses[:150]).sum(axis=0)
+    assert (first > 0).sum() >= 3
+
+
+def test_one_question_keeps_no_floor() -> None:
+    one = replace(past(100, 2), answers=past(100, 2).answers[:2])
+    found = evaluate(fit_router(past(300, 1)), one)
+    assert {floor.verdict for floor in found.floors} == {"cannot tell"}
+    assert "1 question that" in describe_evaluation(found)
+    assert "1 label " in describe_evaluation(found) or "1 label)" in describe_evaluation(found)
+
+
+def test_modelled_joules_are_told() -> None:
+    modelled = replace(past(50, 2), answers=tuple(replace(a, provenance="modelled") for a in past(50, 2).answers))
+    assert "some of them modelled" in describe_evaluation(evaluate(fit_router(past(300, 1)), modelled))
