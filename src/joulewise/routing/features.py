@@ -6,6 +6,7 @@ is (H[b] - H[a]) * p^-a modulo 2^64 (p is odd, so its inverse exists). No tokeni
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import pairwise
 from typing import NamedTuple
@@ -120,21 +121,24 @@ def _structure(query: str, raw: npt.NDArray[np.uint8], length: int) -> Floats:
     choice_digits = sum(map(query[starts[0] :].count, "0123456789")) if starts else 0
     spaces = count[32] + count[10]
     end = question.rstrip()[-1:]
-    logs = np.log1p(
-        [
-            *(length, len(question), sum(sizes) / len(sizes), max(sizes), min(sizes), all_digits, count[10], count[36]),
-            count[42] + count[43] + count[61] + count[94],
-            count[40] + count[91] + count[123],
-            *(count[92], sum(count[128:]), count[95], spaces),
-        ]
+    figures = (
+        *(length, len(question), sum(sizes) / len(sizes), max(sizes), min(sizes), all_digits, count[10], count[36]),
+        count[42] + count[43] + count[61] + count[94],
+        count[40] + count[91] + count[123],
+        *(count[92], 0 if query.isascii() else sum(count[128:]), count[95], spaces),
     )
+    logs = [math.log1p(figure) for figure in figures]
+    a, b, c, d = _NEGATIONS
+    negated = a in question or b in question or c in question or d in question
+    a, b, c = _CODE_MARKS
+    code = a in query or b in query or c in query
     return np.array(
         [
             *(logs[0], logs[1], logs[2], logs[3] - logs[4], choice_digits / (sum(sizes) + 1), len(starts)),
             *(all_digits / n, logs[5], sum(count[65:91]) / n, logs[6], logs[7], logs[8], logs[9], logs[10], logs[11]),
             *(min(count[63], 5), logs[12], 100 * count[39] / n, 100 * count[44] / n, 100 * count[46] / n),
-            *(min((n - spaces) / (spaces + 1), 20), logs[13], any(mark in question for mark in _NEGATIONS)),
-            *(end == "?", end == ":", end == ".", min(count[34], 8), any(mark in query for mark in _CODE_MARKS)),
+            *(min((n - spaces) / (spaces + 1), 20), logs[13], negated),
+            *(end == "?", end == ":", end == ".", min(count[34], 8), code),
             *(sum(count[0xCE:0xD2]) / n, sum(count[0xD6:0xDC]) / n, sum(count[0xE3:0xEE]) / n, count[0xF0] / n),
         ],
         dtype=np.float64,
