@@ -409,6 +409,30 @@ def router_models(file: str) -> str:
     return "\n".join(lines)
 
 
+def router_traffic(file: str) -> str:
+    """Routers on a replayed trace, as `benchmarks/routing_simulation.py` recorded them."""
+    lines = [
+        "| requests a second | router | right, % | J/request | saved, % | accuracy lost, points | late, % | "
+        "first token p95, s | strong, % |",
+        "| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for load in record(file)["loads"]:
+        for one in load["routers"]:
+            saved = lost = "-"
+            if (found := one["against"]) is not None:
+                saved, lost = (
+                    f"{100 * found[name]:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+                    for name in ("saved", "lost")
+                    for low, high in (found[f"{name}_interval"],)
+                )
+            lines.append(
+                f"| {load['rate']:.1f} | {one['name']} | {100 * one['accuracy']:.1f} | {one['request_j']:.0f} | "
+                f"{saved} | {lost} | {100 * one['first_token_missed']:.1f} | {one['first_token_s']['p95']:.1f} | "
+                f"{100 * one['shares']['strong']:.0f} |"
+            )
+    return "\n".join(lines)
+
+
 def router_cost(file: str) -> str:
     """Time of a decision and of a large fit, as `benchmarks/routing.py` recorded them."""
     got = record(file)
@@ -469,6 +493,7 @@ TABLES: tuple[Callable[[str], str], ...] = (
     router_pairs,
     router_labels,
     router_models,
+    router_traffic,
     router_cost,
 )
 """What a page can name."""
