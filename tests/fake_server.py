@@ -177,6 +177,7 @@ class FakeServer:
         self._loop = asyncio.new_event_loop()
         self._socket = socket.create_server(("127.0.0.1", port), backlog=4096)
         self._thread = threading.Thread(target=self.serve, daemon=True)
+        self._ready = threading.Event()
 
     @property
     def origin(self) -> str:
@@ -190,6 +191,7 @@ class FakeServer:
 
     def __enter__(self) -> FakeServer:
         self._thread.start()
+        self._ready.wait()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -200,6 +202,7 @@ class FakeServer:
         """Answer until stopped."""
         made = self._loop.create_server(lambda: _Connection(self), sock=self._socket, backlog=4096, ssl=self._tls)
         self._loop.run_until_complete(made)
+        self._ready.set()
         self._loop.run_forever()
         self.over = True
         self._loop.run_until_complete(self._loop.shutdown_default_executor())

@@ -33,6 +33,7 @@ CURVE = Curve(
     (),
     Region((1.0, 100.0), (1.0, 100.0), (1.0, 8.0)),
 )
+LOADS = ("c1-2", "c6-8")
 ORIGIN = Origin(MODEL, "served", {}, None, None, "total", "vanilla", None)
 
 
@@ -48,7 +49,11 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "decodings": ["vanilla"],
                 "tasks": [questions_task(folder, ["one", "two", "three"])],
                 "idle_baseline_s": 0,
-                "loads": [{"kind": "closed", "concurrency": [1, 4], "duration_s": 2.0}],
+                # Ramps are measured whole: a steady part may not be found where the machine is busy.
+                "loads": [
+                    {"kind": "closed", "concurrency": 1, "to_concurrency": 2, "duration_s": 1.0},
+                    {"kind": "closed", "concurrency": 6, "to_concurrency": 8, "duration_s": 1.0},
+                ],
             }
         )
         with Meter([SteadySource("gpu", 100.0), SteadySource("cpu", 30.0)]) as meter:
@@ -81,14 +86,14 @@ def test_shares_sum_to_what_was_measured(done: Path) -> None:
         assert all(float(row["one_more_j"]) > 0 for row in requests)
     by_load = {
         load: [float(row["token_share_j"]) for row in rows if f"|{load}|" in row["trial_id"] and row["question"]]
-        for load in ("c1", "c4")
+        for load in LOADS
     }
-    assert max(by_load["c1"]) > 2 * max(by_load["c4"])
+    assert max(by_load[LOADS[0]]) > 2 * max(by_load[LOADS[1]])
 
 
 def test_one_load_and_standard_output(done: Path) -> None:
-    rows = list(csv.DictReader(said(str(done / "run"), "--load", "c4", "--csv", "-").splitlines()))
-    assert {row["cell"].rpartition("/")[2] for row in rows} == {"c4"}
+    rows = list(csv.DictReader(said(str(done / "run"), "--load", LOADS[1], "--csv", "-").splitlines()))
+    assert {row["cell"].rpartition("/")[2] for row in rows} == {LOADS[1]}
     assert all(row["cost_share_j"] == "" for row in rows)
 
 
@@ -100,7 +105,7 @@ def refused(*words: str) -> str:
 
 def test_mistakes_are_told(done: Path, tmp_path: Path) -> None:
     run_folder = str(done / "run")
-    assert "has no such load; it has c1, c4" in refused(run_folder, "--load", "c9")
+    assert f"has no such load; it has {', '.join(LOADS)}" in refused(run_folder, "--load", "c9")
     assert "the curve is of other/vanilla" in refused(run_folder, "--curve", str(done / "other.json"))
     assert "--csv is empty" in refused(run_folder, "--csv", "")
     assert "run" in refused(str(tmp_path / "none"))

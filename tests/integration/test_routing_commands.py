@@ -313,3 +313,46 @@ def test_a_router_is_judged_by_answers_that_it_did_not_learn_from(learnt: Path) 
     assert json.loads(figures)["also_seen"]
     assert "--margin 7" in refused("route", "evaluate", "router.npz", "--on", "run", "--margin", "7")
     assert "cannot be read" in refused("route", "evaluate", "none.npz", "--on", "run")
+
+
+def test_traffic_is_replayed_through_routers(learnt: Path) -> None:
+    told = said("route", "simulate", "--rate", "50", "--seconds", "5", "--max-total-s", "20", "--idle-w", "75").stdout
+    for words in ("joules saved", "load-blind", "cost-only", DIRECT[0], "Servers at rest", "predictions, not observed"):
+        assert words in told
+    rows = "".join(f"2024-05-10 00:00:{i:02d}.000000,{20 + i},{5 + i}\n" for i in range(30))
+    Path("trace.csv").write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}")
+    words = ("route", "simulate", "trace.csv", "--on", "run", "--carbon", "France", "--against", "oracle")
+    found = json.loads(said(*words, "--seconds", "20", "--json", "-").stdout)
+    assert found["observed"]
+    names = {one["name"]: one for one in found["routers"]}
+    assert "oracle" in names
+    assert {one["requests"] for one in names.values()} == {20}
+    assert names["oracle"]["carbon_g"] > 0
+    fast = json.loads(said(*words, "--seconds", "20", "--speed", "2", "--json", "-").stdout)
+    assert fast["routers"][0]["requests"] == 30
+
+
+def test_traffic_that_cannot_be_is_told(learnt: Path) -> None:
+    Path("empty.csv").write_text("")
+    for words, told in (
+        ((), "give a trace, or a rate"),
+        (("--rate", "0"), "--rate 0"),
+        (("--rate", "1", "--speed", "2"), "--speed is of a trace"),
+        (("none.csv",), "none.csv"),
+        (("empty.csv",), "empty.csv"),
+        (("--rate", "1", "--against", "nobody"), "no router or option is named nobody"),
+        (("--rate", "1", "--against", "oracle"), "no router or option is named oracle"),
+        (("--rate", "1", "--idle-w", "tiny=3"), "--idle-w tiny=3"),
+        (("--rate", "1", "--carbon", "Atlantis"), "Atlantis"),
+    ):
+        assert told in refused("route", "simulate", *words), words
+
+
+def test_why_there_is_nothing_to_learn_is_told(learnt: Path) -> None:
+    (Path("run") / "plan.yaml").write_text((Path("run") / "plan.yaml").read_text().replace("starter-maths", "gsm8k"))
+    ledger = Path("run") / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace("starter-maths", "gsm8k"))
+    Path("data").mkdir()
+    told = refused("fit", "run", "--data", "data")
+    assert "nothing to learn from in run" in told
+    assert "gsm8k_test.jsonl" in told

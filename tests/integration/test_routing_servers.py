@@ -69,6 +69,7 @@ def served(server: FakeServer, done: Path, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(ROUTER_VARIABLE, str(done))
     monkeypatch.setattr("joulewise.energy.discover", meter)
+    monkeypatch.setattr("joulewise.routing.live.TIMEOUT_S", 30.0)  # the machine may be busy
     return server
 
 

@@ -86,6 +86,9 @@ def fit(
         past = Past(())
     past = past.joined(past_of(sources, data_dir))
     _check_named(past, plan)
+    if not any(a.query is not None and a.score is not None for a in past.answers):
+        why = "; ".join(past.notes) or "they hold no scored answer"
+        raise UserError(f"nothing to learn from in {', '.join(map(str, sources))}: {why}")
     curves, notes = measured_curves(runs)
     given = [MeasuredCurve(*read_curve(Path(text))) for text in curve or ()]
     named = {one.server for one in given}

@@ -42,6 +42,8 @@ from joulewise.cli.shares import share
 from joulewise.errors import UserError
 
 if TYPE_CHECKING:
+    from joulewise.routing.outcomes import Outcomes
+    from joulewise.routing.past_answers import Past
     from joulewise.routing.router import Cached, Router
 
 QUESTION = "question"
@@ -262,3 +264,139 @@ def evaluate(
         typer.echo(describe_evaluation(found), nl=False)
     if file is not None:
         write_file(json.dumps(evaluation_json(found), indent=1) + "\n", file, "JSON")
+
+
+@route.command("simulate", short_help="Replay traffic through a router and others, with simulated servers.")
+def simulate(
+    trace: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[TRACE]",
+            help="A CSV file with TIMESTAMP, ContextTokens and GeneratedTokens, as Azure publishes them.",
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", metavar="R", help="In the place of a trace: so many requests a second, at random."),
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=1.0, metavar="S", help="So long requests arrive.")] = 600.0,
+    speed: Annotated[
+        float, typer.Option("--speed", min=1e-3, metavar="F", help="2 sends a trace's requests twice as fast.")
+    ] = 1.0,
+    router: RouterFile = None,
+    on: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--on",
+            metavar="DATA",
+            help="Run folders or files of outcomes, whose questions arrive and are looked up; may be repeated. "
+            "Default: accuracy as the router predicts it.",
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="Where third-party data sets lie. Default: $JOULEWISE_DATA.", metavar="DIR"),
+    ] = None,
+    slots: Annotated[
+        int, typer.Option("--slots", min=1, metavar="N", help="Requests that each engine runs at a time.")
+    ] = 32,
+    idle_w: Annotated[
+        list[str] | None,
+        typer.Option("--idle-w", metavar="W", help="Watts at rest: W for every engine, or ENGINE=W; may be repeated."),
+    ] = None,
+    state_age_s: Annotated[
+        float, typer.Option("--state-age-s", min=0.0, metavar="S", help="How old the loads are that a router sees.")
+    ] = 0.0,
+    routers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--against",
+            metavar="NAME",
+            help="joulewise, load-blind, cost-only, oracle (with --on), or an option; may be repeated. Default: all.",
+        ),
+    ] = None,
+    accuracy_floor: AccuracyFloor = None,
+    within: Within = None,
+    max_joules: MaxJoules = None,
+    max_first_token_s: MaxFirstToken = None,
+    max_total_s: MaxTotal = None,
+    price_per_kwh: KwhPrice = None,
+    price_per_kg_co2: Co2Price = None,
+    price_per_second: SecondPrice = None,
+    answer_value: AnswerValue = None,
+    pin: Pin = None,
+    forbid: Forbid = None,
+    carbon: Carbon = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of all chance.", metavar="N")] = 0,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write the figures; - is standard output.")
+    ] = None,
+) -> None:
+    """Joules, accuracy and lateness of a router, of the same without loads, of the cheapest, and of each option alone.
+
+    Nothing runs: servers are simulated from what the router learnt of joules and seconds, at the load as it changes.
+    """
+    from datetime import UTC, datetime
+
+    from joulewise.cli.report import STDOUT, write_file
+    from joulewise.energy.carbon import grid
+    from joulewise.report.routing_simulation import describe_simulation, simulation_json
+    from joulewise.routing.live import by_model
+    from joulewise.routing.past_answers import past_of
+    from joulewise.routing.simulate import Fleet
+    from joulewise.routing.simulate import simulate as simulated
+    from joulewise.routing.simulated_fleet import carbon_over_time
+    from joulewise.traffic.arrivals import Poisson, Replay
+
+    file = named_file(json_file, "--json")
+    known = read_router(router)
+    goal = goal_of(
+        [option.name for option in known.options],
+        accuracy_floor=accuracy_floor,
+        within=within,
+        most_j=max_joules,
+        most_first_token_s=max_first_token_s,
+        most_total_s=max_total_s,
+        kwh_price=price_per_kwh,
+        co2_kg_price=price_per_kg_co2,
+        second_price=price_per_second,
+        answer_value=answer_value,
+        pin=pin,
+        forbid=forbid,
+    )
+    if (trace is None) == (rate is None):
+        raise UserError("give a trace, or a rate of requests with --rate R")
+    if rate is not None and speed != 1.0:
+        raise UserError("--speed is of a trace; give another --rate")
+    if rate is not None and not 0 < rate < 1e5:
+        raise UserError(f"--rate {rate:g}: give a number above 0, of requests a second")
+    if trace is not None:
+        load = Replay(trace=trace, speed=speed)
+        load.check(seconds)
+        arrivals = list(load.arrivals(seconds))
+    else:
+        arrivals = list(Poisson(rate=rate, seed=seed).arrivals(seconds))
+    asked = _asked(known, past_of(on, named_file(data, "--data", "the folder's name"))) if on else ("",)
+    models = {option.model for option in known.options}
+    fleet = Fleet(
+        slots,
+        by_model(idle_w, models, "--idle-w") if idle_w else None,
+        None if carbon is None else carbon_over_time(grid(carbon), datetime.now(UTC)),
+        state_age_s,
+    )
+    found = simulated(known, arrivals, goal, fleet, asked, routers=routers, seed=seed)
+    if file != STDOUT:
+        typer.echo(describe_simulation(found), nl=False)
+    if file is not None:
+        write_file(json.dumps(simulation_json(found), indent=1) + "\n", file, "JSON")
+
+
+def _asked(router: Router, past: Past) -> Outcomes:
+    """Scored questions, by the names that the router's estimator has for options."""
+    from joulewise.routing.outcomes import gather
+
+    return gather(
+        (a.query, router.learnt[a.option].answers_as, a.score, a.domain)
+        for a in past.answers
+        if a.query is not None and a.score is not None and a.option in router.learnt
+    )

@@ -167,7 +167,7 @@ def from_runs(folders: Sequence[os.PathLike[str] | str], data_dir: Path | None =
         data_dir: where third-party data sets lie.
 
     Raises:
-        UserError: no run folder, or a task's questions cannot be had any more.
+        UserError: no run folder, or a run without a Trial.
     """
     past = Past(())
     for folder in folders:
@@ -184,7 +184,7 @@ def _from_run(folder: Path, data_dir: Path | None) -> Past:
     if not table.arrow.num_rows:
         raise UserError(f"{folder}: the run has no Trial yet; go on with it, or leave it out")
     plan = Plan.model_validate(next(iter(table.plans.values())))
-    tasks = _opened(plan, folder, data_dir)
+    tasks, faults = _opened(plan, folder, data_dir)
     texts = {(label, q.question_id): q.text for label, (_, asked) in tasks.items() for q in asked}
     budgets = {label: task.max_new_tokens for label, (task, _) in tasks.items()}
     ways = plan_ways(plan, budgets, next(iter(table.environments.values()), {}))
@@ -196,7 +196,7 @@ def _from_run(folder: Path, data_dir: Path | None) -> Past:
     component = component_of(table.arrow)
     joules = (f"{component}_energy_j", f"{component}_provenance")
     votes = _votes(plan, folder)
-    answers, notes, unscored = [], list(table.warnings), 0
+    answers, notes, unscored = [], [*table.warnings, *faults], 0
     for trial in table.arrow.select([*names, *joules]).to_pylist():
         if trial["status"] != "ok" or not trial["generation_count"]:
             continue
@@ -293,14 +293,17 @@ def _probes(reasoning: Any) -> Iterable[int]:
     return tuple(reasoning.probes) if reasoning.probed else ()
 
 
-def _opened(plan: Plan, folder: Path, data_dir: Path | None) -> QuestionsByTask:
-    """All questions of a run's tasks. Those that were asked by ``joulewise ask`` lie in its folder."""
-    from joulewise.schedule import open_tasks
+def _opened(plan: Plan, folder: Path, data_dir: Path | None) -> tuple[QuestionsByTask, list[str]]:
+    """All questions of a run's tasks, and why others cannot be had. Those of ``joulewise ask`` lie in its folder."""
+    from joulewise.schedule import open_what_can_be
+    from joulewise.sweep import TASK
 
     tasks = []
     for spec in plan.tasks:
         options = dict(spec.options)
         if spec.name == ASKED and (own := folder / Path(str(options.get("file", ""))).name).is_file():
             options["file"] = str(own)
-        tasks.append(spec.model_copy(update={"questions": None, "options": options}))
-    return open_tasks(plan.model_copy(update={"tasks": tuple(tasks)}), data_dir, None)
+        if spec.name != TASK:
+            tasks.append(spec.model_copy(update={"questions": None, "options": options}))
+    opened, faults = open_what_can_be(plan.model_copy(update={"tasks": tuple(tasks)}), data_dir, None)
+    return opened, [f"{folder}: {why}: without its questions, scores are not learnt from" for why in faults]
