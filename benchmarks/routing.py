@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from joulewise.energy import discover
 from joulewise.routing.evaluate import (
     aiq,
     apgr,
@@ -30,8 +31,12 @@ from joulewise.routing.evaluate import (
     folds_by_hash,
     pair_result,
 )
+from joulewise.routing.fast_choice import fast_chooser
+from joulewise.routing.fitting import fit_router
 from joulewise.routing.outcomes import Outcomes
+from joulewise.routing.past_answers import Past, PastAnswer
 from joulewise.routing.performance import calibration_error, fit, predict_all
+from joulewise.routing.policy import Goal
 from joulewise.routing.rivals import Rival, best_single, chance, k_means, nearest
 
 Floats = npt.NDArray[np.float64]
@@ -160,20 +165,50 @@ def many_models(data: Path) -> dict[str, Any]:
 
 
 def speed(data: Path) -> dict[str, Any]:
-    """Microseconds of one decision over twelve options for queries of about 200 words."""
+    """Microseconds and joules of one decision over twelve options for queries of about 200 words.
+
+    ``median_us`` is of the whole decision by accuracy and joules (`fast_choice`), ``accuracy`` of the estimator alone,
+    ``with_reasons`` of `choose` with percentiles and every option's reason.
+    """
     outcomes = routellm(data, "mmlu").take(np.arange(0, 14000, 14))
-    twelve = np.repeat(outcomes.correct, 6, axis=1)
-    options = tuple(f"option {i}" for i in range(12))
-    model = fit(Outcomes(outcomes.queries, options, twelve, (None,) * len(twelve)))
+    answers = [
+        PastAnswer(
+            f"option {6 * half + copy}", f"server {6 * half + copy}", query, float(outcomes.correct[row, half]),
+            prompt_tokens=50.0 + row % 100, output_tokens=5.0 + row % 50,
+            energy_j=(1 + 5 * half + 0.1 * copy) * (6 + row % 50),
+        )
+        for row, query in enumerate(outcomes.queries)
+        for half in range(2)
+        for copy in range(6)
+    ]  # fmt: skip
+    router = fit_router(Past(tuple(answers)))
+    decide, goal = fast_chooser(router), Goal(within=0.02)
     queries = [q for q in routellm(data, "mmlu").queries if 190 <= len(q.split()) <= 210]
-    times = []
-    for _ in range(10):
-        for query in queries:
-            start = time.perf_counter_ns()
-            model.predict(query)
-            times.append((time.perf_counter_ns() - start) / 1000)
-    median, p99 = np.percentile(times[len(queries) :], [50, 99])
-    return {"queries": len(queries), "options": 12, "median_us": median, "p99_us": p99, "fastest_us": min(times)}
+
+    def timed(call: Callable[[str], object], rounds: int) -> Floats:
+        times = []
+        for _ in range(rounds):
+            for query in queries:
+                start = time.perf_counter_ns()
+                call(query)
+                times.append((time.perf_counter_ns() - start) / 1000)
+        return np.array(times[len(queries) :])
+
+    whole = timed(lambda query: decide(query, goal), 10)
+    alone, reasoned = timed(router.performance.predict, 10), timed(lambda query: router.choose(query, goal), 3)
+    with discover() as meter, meter.window() as window:
+        for _ in range(40):
+            for query in queries:
+                decide(query, goal)
+    energy = window.energy.total
+    return {
+        "queries": len(queries), "options": len(router.learnt),
+        "median_us": float(np.median(whole)), "p99_us": float(np.percentile(whole, 99)),
+        "fastest_us": float(whole.min()), "accuracy_median_us": float(np.median(alone)),
+        "with_reasons_median_us": float(np.median(reasoned)),
+        "decision_j": None if energy.energy_j is None else energy.energy_j / (40 * len(queries)),
+        "provenance": energy.provenance,
+    }  # fmt: skip
 
 
 def large_fit(data: Path, rows: int = 100_000) -> dict[str, Any]:

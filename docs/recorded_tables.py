@@ -441,9 +441,14 @@ def router_cost(file: str) -> str:
         [
             "| | measured | aim |",
             "| --- | ---: | ---: |",
-            f"| a decision over {fast['options']} options, 200 words: median | {fast['median_us']:.0f} µs | 150 µs |",
+            f"| a decision over {fast['options']} options by accuracy and joules, 200 words: median | "
+            f"{fast['median_us']:.0f} µs | 150 µs |",
             f"| 99th percentile | {fast['p99_us']:,.0f} µs | 400 µs |",
             f"| fastest | {fast['fastest_us']:.0f} µs | |",
+            f"| its accuracies alone: median | {fast['accuracy_median_us']:.0f} µs | |",
+            f"| with percentiles and reasons (`choose`): median | {fast['with_reasons_median_us']:,.0f} µs | |",
+            f"| joules of a decision, {fast['provenance']}, all of the machine's while it runs | "
+            f"{1000 * fast['decision_j']:.2g} mJ | |",
             f"| a fit on {large['rows']:,} queries, two options | {large['seconds']:.0f} s | 60 s |",
             f"| its peak memory | {large['peak_gib']:.2f} GiB | 2 GiB |",
         ]

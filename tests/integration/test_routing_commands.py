@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import shutil
+import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+import scripted_engine
 from fake_source import SteadySource
 from joulewise.cli import routing_options
 from joulewise.cli.main import app
@@ -18,7 +23,7 @@ from joulewise.engines import ENGINES
 from joulewise.errors import JoulewiseError
 from joulewise.ledger import load
 from joulewise.plan import load_plan
-from joulewise.routing.router_file import load_router
+from joulewise.routing.router_file import load_router, save
 from joulewise.runner import run
 
 pytest.importorskip("scipy", reason="learning needs the extra routing")
@@ -207,7 +212,10 @@ def test_mistakes_are_told_with_a_way_out(learnt: Path) -> None:
         (("route", "q", "--accuracy-floor", "80%", "--within", "2%"), "two floors"),
         (("route", "q", "--max-joules", "-1"), "--max-joules -1"),
         (("route", "q", "--pin", "huge*"), "--pin huge*: no option is called so"),
-        (("route", "q", "--pin", "*", "--forbid", "small*"), "pinned and forbidden"),
+        (("route", "q", "--pin", "small*", "--forbid", "small*"), "--forbid forbids all that --pin pins"),
+        (("route", "q", "--policy", "paper", "--max-joules", "1"), "--policy paper has rules of its own"),
+        (("route", "q", "--policy", "paper", "--forbid", "small*"), "--policy paper has rules of its own"),
+        (("route", "\udcff q"), "not UTF-8 text"),
         (("route", "q", "--price-per-second", "1"), "give --price-per-kwh too"),
         (("route", "q", "--load", "tiny=3"), "no option is of a model tiny"),
         (("route", "q", "--load", "many"), "--load many"),
@@ -217,7 +225,7 @@ def test_mistakes_are_told_with_a_way_out(learnt: Path) -> None:
         (("ask",), "give a question, or a file"),
         (("ask", "q", "--batch", "batch.jsonl"), "give a question, or a file"),
         (("ask", "--batch", "none.jsonl"), "none.jsonl cannot be read"),
-        (("ask", "q", "--reference", "x", "--answer", "letter"), "is not one of the letters"),
+        (("ask", "q", "--reference", "x", "--answer", "letter"), "--reference x: it is not one of the letters"),
         (("ask", "q", "-o", "run"), "run holds something already"),
     ):
         assert told in refused(*words), words
@@ -356,3 +364,63 @@ def test_why_there_is_nothing_to_learn_is_told(learnt: Path) -> None:
     told = refused("fit", "run", "--data", "data")
     assert "nothing to learn from in run" in told
     assert "gsm8k_test.jsonl" in told
+
+
+def test_a_stop_keeps_what_is_answered_and_says_how_to_go_on(learnt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("batch.jsonl").write_text("".join(f'{{"query": "Name colour {i}."}}\n' for i in range(6)))
+    generate, count = scripted_engine.ScriptedEngine.generate, itertools.count()
+
+    def stopping(*arguments: object) -> object:
+        if next(count) == 3:  # the warm-up is the first
+            os.kill(os.getpid(), signal.SIGINT)
+        return generate(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(scripted_engine.ScriptedEngine, "generate", stopping)
+    done = said("ask", "--batch", "batch.jsonl", "-o", "asked", "--json", "--pin", "large*vanilla/direct", code=130)
+    assert 0 < len(done.stdout.splitlines()) < 6
+    assert "The rest: joulewise run asked/plan.yaml --out asked --resume" in done.stderr
+    assert "was not run" not in done.output
+    said("run", "asked/plan.yaml", "--out", "asked", "--resume")
+    assert len(load("asked").arrow) == 6
+    assert "15 queries" in said("fit", "run", "asked", "-o", "again.npz").output  # colours have no score
+
+
+def test_what_is_named_twice_counts_once(learnt: Path) -> None:
+    said("fit", "run", "-o", "once.npz")
+    said("fit", "run", "./run", "-o", "twice.npz")
+    assert Path("once.npz").read_bytes() == Path("twice.npz").read_bytes()
+
+
+def test_corrections_of_another_router_are_refused(learnt: Path) -> None:
+    said("ask", "Name a colour.", "-o", "asked")
+    said("route", "learn", "asked", "--verdict", "right")
+    assert "asked-1" not in Path("corrections.json").read_text()  # a run's own label is no domain
+    Path("outcomes.csv").write_text(
+        "query,option,correct,energy_j,prompt_tokens,output_tokens\n"
+        + "".join(f"q{i},other,{i % 2},1,5,5\n" for i in range(30))
+    )
+    said("fit", "outcomes.csv", "-o", "other.npz")
+    assert "none of which the router has" in refused(
+        "route", "q", "--router", "other.npz", "--corrections", "corrections.json"
+    )
+
+
+def test_a_router_whose_options_were_changed_is_told(learnt: Path) -> None:
+    router = load_router("router.npz")
+    changed = {
+        name: replace(known, way=replace(known.way, engine={**known.way.engine, "model": "other"}))
+        for name, known in router.learnt.items()
+        if known.way is not None
+    }
+    save(replace(router, learnt=changed), "changed.npz")
+    assert "cannot be run" in refused("ask", "Name a colour.", "--router", "changed.npz", "-o", "asked")
+    assert not Path("asked").exists()
+
+
+def test_an_option_that_thinks_for_itself_is_told_of(learnt: Path) -> None:
+    plan = PLAN.replace("[direct, {kind: vote, samples: 3}]", "[direct, {kind: cot, max_new_tokens: 8}]")
+    Path("plan.yaml").write_text(plan.replace("reasoning: vote*", "reasoning: cot*"))
+    said("run", "plan.yaml", "--out", "thought")
+    said("fit", "thought", "-o", "thought.npz")
+    done = said("ask", "hi", "--router", "thought.npz", "--pin", "small*cot*", "--max-tokens", "3", "-o", "asked")
+    assert "--max-tokens does not cut small@transformers/vanilla/cot-8" in done.stderr

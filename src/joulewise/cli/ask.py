@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,10 +37,11 @@ from joulewise.cli.routing_options import (
     read_router,
 )
 from joulewise.errors import UserError
-from joulewise.tasks.asked import AnswerKind
+from joulewise.tasks.asked import AnswerKind, reference_fault
 
 if TYPE_CHECKING:
-    from joulewise.routing.asking import Answered, Asked
+    from joulewise.routing.asking import Answered, Asked, Chosen
+    from joulewise.routing.router import Router
 
 
 def ask(
@@ -132,16 +134,33 @@ def ask(
     now = present(known, load, latency_ms, carbon_g_per_kwh, carbon, live)
     folder = named_file(out, "--out", "the folder's name")
     with discover() as meter:
-        chosen = choose_all(known, asked, goal, now.state, corrected_by(corrections, explore), meter)
-        for note in now.notes:
+        chosen = choose_all(known, asked, goal, now.state, corrected_by(corrections, explore, known), meter)
+        for note in (*now.notes, *_own_budgets(known, chosen, max_tokens)):
             typer.echo(f"Note: {note}", err=True)
         with show_progress() as on_progress:
             done = answer_all(known, chosen, folder, meter, max_tokens, on_progress)
     for one in done.answered:
         typer.echo(json.dumps(answered_json(one)) if json_output else describe_answered(one), nl=json_output)
-    folders = " ".join(map(str, done.folders))
-    typer.echo(f"Trials: {folders}; learn from them with: joulewise fit {folders} ...", err=True)
+    folders = " ".join(shlex.quote(str(folder)) for folder in done.folders)
+    typer.echo(f"Trials: {folders}; `joulewise fit` learns from them beside the runs before", err=True)
+    if done.interrupted:
+        last = shlex.quote(str(done.folders[-1]))
+        typer.echo(
+            f"Stopped after {len(done.answered)} of {len(chosen)} answers. The rest: "
+            f"joulewise run {last}/plan.yaml --out {last} --resume",
+            err=True,
+        )
+        raise typer.Exit(130)
     _end(done.answered)
+
+
+def _own_budgets(router: Router, chosen: list[Chosen], max_tokens: int | None) -> list[str]:
+    """Options that ``--max-tokens`` does not cut."""
+    ways = {
+        one.choice.option: known.way for one in chosen if (known := router.learnt.get(one.choice.option)) is not None
+    }
+    own = [name for name, way in ways.items() if way is not None and way.reasoning.get("kind") in ("cot", "budget")]
+    return [f"--max-tokens does not cut {', '.join(own)}: how long it thinks is its own"] if own and max_tokens else []
 
 
 def _questions(
@@ -153,7 +172,10 @@ def _questions(
     if (text is None) == (file is None):
         raise UserError("give a question, or a file of them with --batch FILE")
     if text is not None:
-        return [Asked(read_question(text), domain, reference, answer=answer)]
+        one = Asked(read_question(text), domain, reference, answer=answer)
+        if reference is not None and (fault := reference_fault(one.kind, reference)):
+            raise UserError(f"--reference {reference}: it {fault} (answers of the kind '{one.kind}')")
+        return [one]
     assert file is not None
     if reference is not None:
         raise UserError("--reference is of one question; in a batch's file each line may have its own 'reference'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -127,8 +128,14 @@ def question(
     )
     cached = _cached(known, last_model, cached_tokens)
     now = present(known, load, latency_ms, carbon_g_per_kwh, carbon, live)
-    correct = corrected_by(corrections, explore)(0)
+    correct = corrected_by(corrections, explore, known)(0)
     if policy == "paper":
+        asked_for = (accuracy_floor, within, max_joules, max_first_token_s, max_total_s, answer_value, pin, forbid)
+        if any(part is not None for part in (*asked_for, price_per_kwh, price_per_kg_co2, price_per_second)):
+            raise UserError(
+                "--policy paper has rules of its own, and takes no floors, limits, prices or options: leave these out, "
+                "or --policy paper"
+            )
         estimate = known.estimator(query, domain, None, correct, cached)
         choice = choose_by_paper(
             known.query(query, domain, cached), known.options, estimate, now.state, accuracy_critical
@@ -150,9 +157,15 @@ def read_question(text: str) -> str:
     Raises:
         UserError: there is none.
     """
+    if text == "-" and sys.stdin is None:
+        raise UserError("standard input is closed: give the question itself, or open standard input")
     query = typer.get_text_stream("stdin").read() if text == "-" else text
     if not query.strip():
         raise UserError("the question is empty: give one, or - to read it from standard input")
+    try:
+        query.encode()
+    except UnicodeEncodeError:
+        raise UserError("the question is not UTF-8 text: convert it first") from None
     return query
 
 
@@ -369,7 +382,7 @@ def simulate(
     if rate is not None and speed != 1.0:
         raise UserError("--speed is of a trace; give another --rate")
     if rate is not None and not 0 < rate < 1e5:
-        raise UserError(f"--rate {rate:g}: give a number above 0, of requests a second")
+        raise UserError(f"--rate {rate:g}: give a number of requests a second, above 0 and below 100,000")
     if trace is not None:
         load = Replay(trace=trace, speed=speed)
         load.check(seconds)

@@ -184,11 +184,11 @@ def present(
     return Present(state, seen.notes())
 
 
-def corrected_by(named: str | None, explore: int | None) -> Callable[[int], Correct | None]:
+def corrected_by(named: str | None, explore: int | None, router: Router) -> Callable[[int], Correct | None]:
     """By the number of a question, what was learnt since; nothing where no file of it is named.
 
     Raises:
-        UserError: the file cannot be read, or there is none to explore by.
+        UserError: the file cannot be read, is of another router, or there is none to explore by.
     """
     file = named_file(named, "--corrections")
     if file is None:
@@ -198,6 +198,11 @@ def corrected_by(named: str | None, explore: int | None) -> Callable[[int], Corr
     from joulewise.routing.correction import corrected, load_corrections
 
     found = load_corrections(file)
+    if found.options and not set(found.options) & {option.name for option in router.options}:
+        raise UserError(
+            f"--corrections {file}: it is of {', '.join(sorted(found.options))}, none of which the router has; name "
+            "this router's own"
+        )
 
     def by_number(number: int) -> Correct:
         seed = None if explore is None else explore + number
@@ -249,6 +254,8 @@ def goal_of(
     """
     from joulewise.routing.policy import Goal
 
+    if accuracy_floor is not None and within is not None:
+        raise UserError("--accuracy-floor and --within are two floors; give one of them")
     floor = None if accuracy_floor is None else share(accuracy_floor, "--accuracy-floor", "80%", "0.8", most=1.0)
     near = None if within is None else share(within, "--within", "2%", "0.02", most=1.0)
     for option, value in (
@@ -266,6 +273,10 @@ def goal_of(
         raise UserError("prices are in one currency: give --price-per-kwh too, so that joules have their price in it")
     if near is None and floor is None and not answer_value:
         near = DEFAULT_WITHIN
+    forbidden = _matched(names, forbid, "--forbid")
+    pinned = _matched(names, pin, "--pin")
+    if pinned and not pinned - forbidden:
+        raise UserError("--forbid forbids all that --pin pins: leave one of them out")
     return Goal(
         least_accuracy=floor,
         within=near,
@@ -276,8 +287,8 @@ def goal_of(
         co2_kg_price=co2_kg_price or 0.0,
         second_price=second_price or 0.0,
         answer_value=answer_value or 0.0,
-        pinned=_matched(names, pin, "--pin"),
-        forbidden=_matched(names, forbid, "--forbid"),
+        pinned=pinned - forbidden,
+        forbidden=forbidden,
     )
 
 

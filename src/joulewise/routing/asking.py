@@ -12,8 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from joulewise.analysis.intervals import joint_provenance
-from joulewise.errors import EnvironmentFault, JoulewiseError, UserError
+from joulewise.errors import EnvironmentFault, JoulewiseError, UserError, first_paragraph
 from joulewise.routing.past_answers import ASKED, Way, agreed
 from joulewise.routing.policy import Choice, Goal, State
 from joulewise.routing.router import Correct, Router
@@ -89,10 +91,11 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """All answers, in the order of the questions, and the run folders."""
+    """Answers, in the order of the questions, the run folders, and whether it was stopped before all were there."""
 
     answered: list[Answered]
     folders: list[Path]
+    interrupted: bool = False
 
 
 def read_batch(file: Path, domain: str | None = None, answer: AnswerKind | None = None) -> list[Asked]:
@@ -213,14 +216,17 @@ def answer_all(
             first[i], then[i] = cascade.first, cascade.then
     asked = [one.asked for one in chosen]
     run_all = partial(_run, router, meter=meter, max_tokens=max_tokens, on_progress=on_progress)
-    trials = [[trial] for trial in run_all(asked, first, folder)]
+    found, stopped = run_all(asked, first, folder)
+    trials = [[trial] for trial in found]
     folders = [folder]
-    again = [i for i, (trial,) in enumerate(trials) if then[i] and not _agreed(trial)]
+    again = [] if stopped else [i for i, (trial,) in enumerate(trials) if then[i] and not _agreed(trial)]
     if again:
         folders.append(further := folder.with_name(f"{folder.name}-then"))
-        for i, trial in zip(again, run_all([asked[i] for i in again], [then[i] for i in again], further), strict=True):
+        found, stopped = run_all([asked[i] for i in again], [then[i] for i in again], further)
+        for i, trial in zip(again, found, strict=True):
             trials[i].append(trial)
-    return Done([_answered(one, found) for one, found in zip(chosen, trials, strict=True)], folders)
+    answered = [_answered(one, of) for one, of in zip(chosen, trials, strict=True) if of[-1] is not None or not stopped]
+    return Done(answered, folders, stopped)
 
 
 def _agreed(trial: Trial | None) -> bool:
@@ -235,8 +241,8 @@ def _run(
     meter: Meter,
     max_tokens: int | None,
     on_progress: Callable[[Progress], None],
-) -> list[Trial | None]:
-    """The Trial of each question, None where there is none."""
+) -> tuple[list[Trial | None], bool]:
+    """The Trial of each question, None where there is none, and whether it was stopped before."""
     from joulewise.ledger import LEDGER
     from joulewise.ledger_lines import read_ledger
     from joulewise.runner import run
@@ -246,18 +252,22 @@ def _run(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         plan, places = _plan(router, asked, options, folder.absolute(), max_tokens)
-    except OSError as error:
-        raise EnvironmentFault(
-            f"{folder}: cannot be written ({error.strerror}); name another folder with --out"
-        ) from error
-    try:
-        run(plan, folder, meter=meter, on_progress=on_progress)
-    except JoulewiseError:
-        if not read_ledger(folder / LEDGER).trials:
+        result = run(plan, folder, meter=meter, on_progress=on_progress)
+    except (JoulewiseError, OSError, ValidationError) as error:
+        if folder.exists() and not read_ledger(folder / LEDGER).trials:
             shutil.rmtree(folder)  # as if it had not been made
+        if isinstance(error, ValidationError):
+            raise UserError(
+                f"the router's options cannot be run ({first_paragraph(error)}): fit it again with this version of "
+                "Joulewise"
+            ) from error
+        if isinstance(error, OSError):
+            raise EnvironmentFault(
+                f"{folder}: cannot be written ({error.strerror}); make room, or name another folder with --out"
+            ) from error
         raise
     there = {(trial.task, trial.question_id): trial for trial in read_ledger(folder / LEDGER).trials}
-    return [there.get(place) for place in places]
+    return [there.get(place) for place in places], result.interrupted
 
 
 def _plan(

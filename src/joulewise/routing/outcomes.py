@@ -112,6 +112,9 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     csv.field_size_limit(1 << 24)
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
+        names = list(reader.fieldnames or ())
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise UserError(f"{path}, line 1: two columns are called {twice[0]}; give each its own name.")
         try:
             for row in reader:
                 if None in row or None in row.values():
@@ -137,13 +140,15 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 def _read(row: Mapping[str, Any], where: str, options: Sequence[str] | None) -> Iterator[Outcome]:
     query = next((row[name] for name in QUERY_NAMES if name in row), None)
-    if not isinstance(query, str):
+    if not isinstance(query, str) or not query.strip():
         raise UserError(f"{where}: no text under any of {', '.join(QUERY_NAMES)}.")
     domain = next((row[name] for name in DOMAIN_NAMES if row.get(name)), None)
     domain = None if domain is None else str(domain)
     if "option" in row:
         name = "correct" if "correct" in row else "score"
         figures = {f: _figure(row[f], f"{where}, field {f}") for f in FIGURES if row.get(f) not in (None, "")}
+        if not str(row["option"] or "").strip():
+            raise UserError(f"{where}, field option: it is empty; name the option that was asked.")
         yield Outcome(query, str(row["option"]), _score(row.get(name), f"{where}, field {name}"), domain, figures)
         return
     scores = row.get("scores", row)

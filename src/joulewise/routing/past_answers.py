@@ -129,7 +129,7 @@ class Past:
 def past_of(sources: Sequence[Path], data_dir: Path | None = None) -> Past:
     """Past answers from run folders and files of outcomes; raises as ``from_runs`` and ``from_file``."""
     past = Past(())
-    for source in sources:
+    for source in {source.resolve(): source for source in sources}.values():  # what is named twice counts once
         is_file = source.suffix.lower() in OUTCOMES and not source.is_dir()
         past = past.joined(from_file(source) if is_file else from_runs([source], data_dir))
     return past
@@ -170,8 +170,8 @@ def from_runs(folders: Sequence[os.PathLike[str] | str], data_dir: Path | None =
         UserError: no run folder, or a run without a Trial.
     """
     past = Past(())
-    for folder in folders:
-        past = past.joined(_from_run(Path(folder), data_dir))
+    for folder in {Path(folder).resolve(): Path(folder) for folder in folders}.values():
+        past = past.joined(_from_run(folder, data_dir))
     return past
 
 
@@ -195,7 +195,7 @@ def _from_run(folder: Path, data_dir: Path | None) -> Past:
     )
     component = component_of(table.arrow)
     joules = (f"{component}_energy_j", f"{component}_provenance")
-    votes = _votes(plan, folder)
+    votes, own = _votes(plan, folder), {spec.label for spec in plan.tasks if spec.name == ASKED}
     answers, notes, unscored = [], [*table.warnings, *faults], 0
     for trial in table.arrow.select([*names, *joules]).to_pylist():
         if trial["status"] != "ok" or not trial["generation_count"]:
@@ -205,7 +205,7 @@ def _from_run(folder: Path, data_dir: Path | None) -> Past:
         if trial["load"] is None and trial["running"] is None:
             score = trial["score"] if trial["correct"] is None else float(trial["correct"])
             unscored += score is None
-            domain = trial["category"] or (None if trial["task"] == ASKED else trial["task"])
+            domain = trial["category"] or (None if trial["task"] in own else trial["task"])
             same = votes.get(trial["trial_id"])
             answer = replace(answer, query=texts.get(key), score=score, domain=domain, agreed=same)
         answers.append(answer)

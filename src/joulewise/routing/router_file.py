@@ -281,16 +281,16 @@ def _of_archive(data: bytes) -> tuple[Any, Member]:
 
 def _of_json(data: bytes) -> tuple[Any, Member]:
     whole = TypeAdapter(dict[str, Any]).validate_json(data)
-    arrays = TypeAdapter(dict[str, str]).validate_python(whole["arrays"])
 
     def member(name: str, expected: int) -> bytes:
+        arrays = TypeAdapter(dict[str, str]).validate_python(whole["arrays"])
         packed = zlib.decompressobj()
         found = packed.decompress(base64.b64decode(arrays[name], validate=True), expected + 4096)
         if packed.unconsumed_tail:
             raise ValueError(f"{name} holds more than the {expected} bytes that are expected")
         return found
 
-    return whole["header"], member
+    return whole.get("header", whole), member
 
 
 def _bytes_of(kind: Any, shape: tuple[int, ...]) -> int:

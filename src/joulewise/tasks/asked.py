@@ -61,6 +61,11 @@ def answer_kind(query: str, reference: str | None = None) -> AnswerKind:
     return "number" if reference is not None and _NUMBER.fullmatch(reference.strip()) else "text"
 
 
+def reference_fault(answer: AnswerKind, reference: str) -> str | None:
+    """Why nothing can be scored against such a right answer, as the end of a sentence; None where it can."""
+    return _SCORERS[answer].fault(reference)
+
+
 def open_asked(context: TaskContext) -> Task:
     """The questions of a file; those without a reference have no score.
 

@@ -48,6 +48,9 @@ def test_named_options_alone_are_taken(tmp_path: Path) -> None:
     [
         ("a.txt", "x", "read from .csv and .jsonl"),
         ("a.csv", "prompt,a\n", "no outcomes"),
+        ("a.csv", "prompt,a,a\nq,1,0\n", "two columns are called a"),
+        ("a.csv", "prompt,a\n ,1\n", "line 2: no text under"),
+        ("a.csv", "prompt,option,correct\nq,,1\n", "field option: it is empty"),
         ("a.csv", "prompt,a\nq,2\n", "line 2, field a: right and wrong"),
         ("a.csv", "prompt,a\nq,nan\n", "right and wrong"),
         ("a.csv", "prompt,a\nq\n", "line 2: the row has not as many fields"),
