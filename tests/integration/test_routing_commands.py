@@ -235,6 +235,7 @@ def test_mistakes_are_told_with_a_way_out(learnt: Path) -> None:
         ('{"query": ""}', "no text under 'query'"),
         ('{"query": "a", "id": 1}\n{"query": "b", "id": 1}', "batch.jsonl:2: a second question with the id '1'"),
         ("", "it holds no question"),
+        ('{"query": "a", "refrence": "b"}', "the field 'refrence' is not known; did you mean 'reference'?"),
     ):
         Path("batch.jsonl").write_text(line)
         assert told in refused("ask", "--batch", "batch.jsonl")
@@ -321,6 +322,8 @@ def test_a_router_is_judged_by_answers_that_it_did_not_learn_from(learnt: Path) 
     assert json.loads(figures)["also_seen"]
     assert "--margin 7" in refused("route", "evaluate", "router.npz", "--on", "run", "--margin", "7")
     assert "cannot be read" in refused("route", "evaluate", "none.npz", "--on", "run")
+    told = refused("route", "evaluate", "router.npz", "--on", "run", "--also-seen", "--json", "nowhere/f.json")
+    assert "`joulewise route evaluate ROUTER --on DATA --json FILE`" in told
 
 
 def test_traffic_is_replayed_through_routers(learnt: Path) -> None:

@@ -220,13 +220,14 @@ def show_runs(
     return summary
 
 
-def write_file(text: str, file: Path, what: str) -> None:
+def write_file(text: str, file: Path, what: str, command: str = "joulewise report RUN") -> None:
     """Write an output file, whole or not at all, or standard output for ``-``, and say so.
 
     Args:
         text: what to write.
         file: where to.
         what: ``Page``, or another format by name, whose option has that name.
+        command: that has the option.
 
     Raises:
         EnvironmentFault: it cannot be written.
@@ -241,6 +242,6 @@ def write_file(text: str, file: Path, what: str) -> None:
         option = "--html" if what == "Page" else f"--{what.lower()}"
         raise EnvironmentFault(
             f"{file}: cannot be written ({error.strerror}); make room, or name another place with "
-            f"`joulewise report RUN {option} FILE`"
+            f"`{command} {option} FILE`"
         ) from error
     typer.echo(f"{what}: {file}", err=True)

@@ -276,7 +276,12 @@ def evaluate(
     if file != STDOUT:
         typer.echo(describe_evaluation(found), nl=False)
     if file is not None:
-        write_file(json.dumps(evaluation_json(found), indent=1) + "\n", file, "JSON")
+        write_file(
+            json.dumps(evaluation_json(found), indent=1) + "\n",
+            file,
+            "JSON",
+            "joulewise route evaluate ROUTER --on DATA",
+        )
 
 
 @route.command("simulate", short_help="Replay traffic through a router and others, with simulated servers.")
@@ -401,7 +406,7 @@ def simulate(
     if file != STDOUT:
         typer.echo(describe_simulation(found), nl=False)
     if file is not None:
-        write_file(json.dumps(simulation_json(found), indent=1) + "\n", file, "JSON")
+        write_file(json.dumps(simulation_json(found), indent=1) + "\n", file, "JSON", "joulewise route simulate TRACE")
 
 
 def _asked(router: Router, past: Past) -> Outcomes:

@@ -57,7 +57,7 @@ class AnswerJoules:
         ):
             if not low / 2 <= value <= high * 2:
                 found.append(
-                    f"{value:,.6g} {what} tokens: far from what was learnt from ({low:,.6g} to {high:,.6g}), so the "
+                    f"{value:,.0f} {what} tokens: far from what was learnt from ({low:,.0f} to {high:,.0f}), so the "
                     "figure is a guess"
                 )
         return found

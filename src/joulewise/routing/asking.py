@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from joulewise.plan import Plan
     from joulewise.records import Trial
     from joulewise.run_result import Progress
+
+
+_KEYS = ("query", "domain", "reference", "id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ def read_batch(file: Path, domain: str | None = None, answer: AnswerKind | None 
     found: list[Asked] = []
     names: set[str] = set()
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file} cannot be read as UTF-8 text: {error}") from error
     for number, line in enumerate(lines, 1):
@@ -121,6 +125,9 @@ def read_batch(file: Path, domain: str | None = None, answer: AnswerKind | None 
         query = row.get("query") if isinstance(row, dict) else None
         if not isinstance(query, str) or not query.strip():
             raise UserError(f'{where}: no text under \'query\'; write a line such as {{"query": "..."}}')
+        for key in row:
+            if key not in _KEYS and (meant := difflib.get_close_matches(key, _KEYS, 1)):
+                raise UserError(f"{where}: the field '{key}' is not known; did you mean '{meant[0]}'?")
         name = str(row.get("id", f"line-{number}"))
         if name in names:
             raise UserError(f"{where}: a second question with the id '{name}'; give each its own, or leave ids out")

@@ -124,8 +124,10 @@ def measured_curves(folders: Iterable[os.PathLike[str] | str]) -> tuple[list[Mea
             try:
                 points = run_points(table, engine=engine, decoding=decoding)
                 one = MeasuredCurve(fit_curve(points.points, by=points.by), points.origin)
-            except UserError as why:
-                faults.setdefault(str(why), []).append(f"{engine}/{decoding}")
+            except UserError as error:
+                modelled = "its joules are modelled, and a curve would only give that model back"
+                why = modelled if "modelled" in str(error) else str(error)
+                faults.setdefault(why, []).append(f"{engine}/{decoding}")
                 continue
             before = found.get(one.server)
             if before is None or one.curve.fitted.points > before.curve.fitted.points:

@@ -265,11 +265,11 @@ def _warnings(latency: Latency, prompt: float, longest: float, running: float) -
         )
     low, high = latency.prompts
     if not low <= prompt <= high:
-        found.append(f"{prompt:,.6g} prompt tokens: seconds were learnt at {_range(low, high)}, so they are a guess")
+        found.append(f"{prompt:,.0f} prompt tokens: seconds were learnt at {_range(low, high)}, so they are a guess")
     low, high = latency.outputs
     if longest > high:
         found.append(
-            f"the longest answers, {longest:,.6g} tokens: seconds were learnt up to {high:,.6g}, so they are a guess"
+            f"the longest answers, {longest:,.0f} tokens: seconds were learnt up to {high:,.6g}, so they are a guess"
         )
     return tuple(found)
 
