@@ -20,6 +20,7 @@ from typing import get_args
 sys.path.insert(0, str(Path(__file__).parent))
 
 from recorded_tables import TABLES, record
+from routing_tables import ROUTING_TABLES
 
 from joulewise.analysis.curve_file import CurveFile
 from joulewise.analysis.curve_points import run_points
@@ -164,7 +165,18 @@ def server_ways(_: str) -> str:
 
 BLOCKS: dict[str, Callable[[str], str]] = {
     f.__name__: f
-    for f in (savings, answers, explained, phase_joules, claims, cross_check, accepted, curve, server_ways, *TABLES)
+    for f in (
+        savings,
+        answers,
+        explained,
+        phase_joules,
+        claims,
+        cross_check,
+        accepted,
+        curve,
+        server_ways,
+        *(*TABLES, *ROUTING_TABLES),
+    )
 }
 
 

@@ -96,14 +96,6 @@ def test_it_is_one_well_formed_file_with_one_script_of_its_own_and_nothing_from_
     assert 'lang="en"' in html
 
 
-def test_its_contents_lead_to_what_is_there(page, html):
-    contents = re.search(r'<nav class="contents".*?</nav>', html, re.DOTALL)[0]
-    targets = re.findall(r'href="#([^"]+)"', contents)
-    assert targets[:2] == ["run-1-what", "run-1-trust"]
-    assert set(targets) <= set(page.ids)
-    assert len(set(targets)) == len(targets)
-
-
 def test_there_is_a_chart_a_task_with_a_title_and_a_description(page):
     assert page.tags.count("svg") == 3 + 3
     assert page.tags.count("desc") == 3 + 3

@@ -389,7 +389,8 @@ def test_a_stop_keeps_what_is_answered_and_says_how_to_go_on(learnt: Path, monke
 
 
 def test_what_is_named_twice_counts_once(learnt: Path) -> None:
-    said("fit", "run", "-o", "once.npz")
+    assert "in the place of" not in said("fit", "run", "-o", "once.npz").stderr
+    assert "once.npz (in the place of an earlier one)" in said("fit", "run", "-o", "once.npz").stderr
     said("fit", "run", "./run", "-o", "twice.npz")
     assert Path("once.npz").read_bytes() == Path("twice.npz").read_bytes()
 

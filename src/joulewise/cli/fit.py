@@ -96,9 +96,10 @@ def fit(
     router = fit_router(
         past, curves, dict(map(_published, published or ())), [_pair(text) for text in cascade or ()], seed
     )
+    replaced = " (in the place of an earlier one)" if file.exists() else ""
     save(router, file)
     typer.echo(describe_router(router, (*past.notes, *notes)), nl=False)
-    typer.echo(f"Router: {file} ({time.monotonic() - began_s:.1f} s)", err=True)
+    typer.echo(f"Router: {file}{replaced} ({time.monotonic() - began_s:.1f} s)", err=True)
 
 
 def _check_named(past: Past, plan: str | None) -> None:

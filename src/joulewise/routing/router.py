@@ -141,7 +141,7 @@ class Router:
                 prompt += cached.tokens  # read again
             energy = known_energy(known)
             joules = expected_energy(energy, prompt, max(1.0, load.running), domain, self.routing_j)
-            seconds = _seconds(known, prompt, load, domain)
+            seconds = seconds_of(known, prompt, load, domain)
             expected = Estimate(
                 min(1.0, max(0.0, float(found.accuracy[place[known.answers_as]]))),
                 joules.energy_j,
@@ -185,7 +185,7 @@ class Router:
         told: list[str] = []
         if known.energy is not None:
             told += self.expected(known.option.name, prompt, load, domain).warnings
-        if (seconds := _seconds(known, prompt, load, domain)) is not None:
+        if (seconds := seconds_of(known, prompt, load, domain)) is not None:
             told += seconds.warnings
         return tuple(dict.fromkeys(told))
 
@@ -215,7 +215,8 @@ def known_energy(known: Learnt) -> OptionEnergy:
     return known.energy
 
 
-def _seconds(known: Learnt, prompt_tokens: float, load: Load, domain: str | None) -> Seconds | None:
+def seconds_of(known: Learnt, prompt_tokens: float, load: Load, domain: str | None) -> Seconds | None:
+    """An option's seconds; None where they, or its answers' lengths, are not known."""
     if known.latency is None or known.energy is None:
         return None
     energy = known.energy

@@ -18,11 +18,11 @@ import numpy.typing as npt
 from joulewise.analysis.intervals import wilson
 from joulewise.errors import UserError
 from joulewise.routing.energy import expected_energy
-from joulewise.routing.latency import Latency, expected_seconds
+from joulewise.routing.latency import Latency
 from joulewise.routing.outcomes import Outcomes
 from joulewise.routing.performance import Prediction
 from joulewise.routing.policy import Estimate, Goal, Load, Option, Query, Reading, State, choose, load_of
-from joulewise.routing.router import Learnt, Router, known_energy, size_of
+from joulewise.routing.router import Learnt, Router, known_energy, seconds_of, size_of
 from joulewise.routing.simulated import Simulated, Simulation, compared, late, spread
 from joulewise.routing.simulated_fleet import Carbon, Job, Luck, Server, job_of
 from joulewise.traffic.arrivals import Arrival
@@ -266,22 +266,14 @@ class _Run:
         return self.router.learnt[name].option.model
 
     def _estimate(self, name: str, number: int, load: Load, domain: str | None) -> Estimate:
-        energy, prompt = known_energy(self.router.learnt[name]), self._prompt(name, number)
-        joules = expected_energy(energy, prompt, load.running, domain, self.router.routing_j).energy_j
+        known, prompt = self.router.learnt[name], self._prompt(name, number)
+        joules = expected_energy(known_energy(known), prompt, load.running, domain, self.router.routing_j).energy_j
         chance = self.chances[self.rows[number]][name]
         goal = self.goal
         if goal.most_first_token_s is None and goal.most_total_s is None and not goal.second_price:
             return Estimate(chance, joules)
-        seconds = expected_seconds(
-            self.latencies[name],
-            energy.lengths,
-            prompt,
-            load,
-            votes=energy.votes,
-            most_output_tokens=energy.most_output_tokens,
-            domain=domain,
-            sequential_votes=not energy.at_once,
-        )
+        seconds = seconds_of(known, prompt, load, domain)
+        assert seconds is not None, "options without known seconds were refused"
         return Estimate(chance, joules, seconds.first_token_s, seconds.total_s)
 
     def _joules(self, name: str, number: int, running: float) -> float:
