@@ -175,7 +175,8 @@ BLOCKS: dict[str, Callable[[str], str]] = {
         accepted,
         curve,
         server_ways,
-        *(*TABLES, *ROUTING_TABLES),
+        *TABLES,
+        *ROUTING_TABLES,
     )
 }
 
