@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from joulewise.errors import UserError
 
-_MOST_DIGITS = 9
-"""Of a number of tokens."""
+_MOST_TOKENS = 999_999_999
+"""Of a prompt or an output; more is a mistake in the file."""
 
 PER_START_S = 0.002
 """From one stream's start to the next where a closed loop begins: more at once could not be sent in time."""
@@ -143,9 +143,13 @@ class Replay(_Load):
         """Read of the trace what a load of so many seconds will.
 
         Raises:
-            UserError: as ``arrivals``; or no request is due in that time.
+            UserError: as ``arrivals``; or the trace is empty, or no request is due in that time.
         """
         if not sum(1 for _ in self.arrivals(duration_s)):
+            if next(_rows(self.trace), None) is None:
+                raise UserError(
+                    f"trace {self.trace} holds no request, only the names of its columns: name another file"
+                )
             span = f"{self.skip_s:g} s to {self.skip_s + duration_s * self.speed:g} s"
             raise UserError(
                 f"trace {self.trace} has no request from {span} after its first: change `skip_s`, or the file"
@@ -201,9 +205,13 @@ def _time(cell: str | None, where: str) -> datetime:
 
 def _tokens(cell: str | None, where: str) -> int:
     text = (cell or "").strip()
-    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
+    if not (text.isascii() and text.isdecimal()):
         raise UserError(f"{where}: {_found(cell)}; write how many tokens, a whole number such as 374")
-    return int(text)
+    if len(digits := text.lstrip("0")) > len(str(_MOST_TOKENS)):
+        raise UserError(
+            f"{where}: {_found(cell)}, and no request has more than {_MOST_TOKENS:,} tokens; write how many it has"
+        )
+    return int(digits or "0")
 
 
 def _found(cell: str | None) -> str:

@@ -96,7 +96,11 @@ def test_a_trace_with_its_times_and_lengths(tmp_path: Path) -> None:
         ([ROWS[0], "2023-11-16 18:17:04,1.5,1"], "line 3, ContextTokens: found '1.5'; write how many tokens"),
         ([ROWS[0], "2023-11-16 18:17:04,1"], "line 3, GeneratedTokens: nothing is there; write how many tokens"),
         ([ROWS[0], "2023-11-16 18:17:04,1,-1"], "line 3, GeneratedTokens: found '-1'; write how many"),
-        ([ROWS[0], "2023-11-16 18:17:04,1," + "9" * 5000], "line 3, GeneratedTokens: found '9{40}'; write how many"),
+        (
+            [ROWS[0], "2023-11-16 18:17:04,1," + "9" * 5000],
+            "found '9{40}', and no request has more than 999,999,999",
+        ),
+        ([ROWS[0], "2023-11-16 18:17:04,1000000000,1"], "ContextTokens: found '1000000000', and no request has more"),
         ([ROWS[1], ROWS[0]], "line 3, TIMESTAMP: earlier than the line before"),
         ([ROWS[0], "2023-11-16 18:17:04+00:00,1,1"], "line 3, TIMESTAMP: give all times with their zone, or none"),
     ],
@@ -123,8 +127,15 @@ def test_a_trace_without_a_request_in_the_load_s_time(tmp_path: Path) -> None:
     Replay(trace=trace(tmp_path, *ROWS), skip_s=3.0).check(1.0)
     with pytest.raises(UserError, match=r"no request from 3\.5 s to 5\.5 s after its first: change `skip_s`"):
         Replay(trace=trace(tmp_path, *ROWS), skip_s=3.5, speed=2.0).check(1.0)
-    with pytest.raises(UserError, match="no request from 0 s to 1 s"):
-        Replay(trace=trace(tmp_path)).check(1.0)
+    for skip_s in (0.0, 3.5):
+        with pytest.raises(UserError, match=r"trace\.csv holds no request, only the names of its columns") as told:
+            Replay(trace=trace(tmp_path), skip_s=skip_s).check(1.0)
+        assert "skip_s" not in str(told.value)
+
+
+def test_many_noughts_are_still_a_number(tmp_path: Path) -> None:
+    found = list(Replay(trace=trace(tmp_path, "2023-11-16 18:17:03,000000000007,0000000000")).arrivals(1.0))
+    assert found == [Arrival(0.0, 7, 0)]
 
 
 def test_the_published_trace(shared_data: Path) -> None:
