@@ -45,6 +45,10 @@ def export(
     table = load(list({folder.resolve(): folder for folder in runs}.values()))
     for warning in table.warnings:
         typer.echo(warning, err=True)
+    there = set(table.arrow["run"].unique().to_pylist())
+    for run, folder in table.folders.items():
+        if trials_file is not None and there and run not in there:
+            typer.echo(f"{folder}: no Trial yet, so none of it is in {trials}", err=True)
     if trials_file is not None:
         typer.echo(f"Trials: {trials} ({counted(write_trials(table, trials_file), 'row')})", err=True)
     if timeline_file is not None:

@@ -33,9 +33,12 @@ def write_trials(table: RunTable, target: Path) -> int:
     and what a load was is JSON.
 
     Raises:
-        UserError: a suffix other than those in ``SUFFIXES``.
+        UserError: a suffix other than those in ``SUFFIXES``, or there is no Trial.
         EnvironmentFault: the file cannot be written.
     """
+    if not table.arrow.num_rows:
+        folders = ", ".join(str(folder) for folder in table.folders.values())
+        raise UserError(f"{folders}: no Trial yet, so there is nothing to write; go on with the run, or leave it out")
     return _write(target, table.arrow.schema, [table.arrow])
 
 

@@ -51,6 +51,20 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def test_a_run_without_a_trial_is_told_and_writes_nothing(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with RunFolder(tmp_path / "empty", PLAN, resume=False):
+        pass
+    target = tmp_path / "t.csv"
+    with pytest.raises(UserError, match="empty: no Trial yet, so there is nothing to write"):
+        export([tmp_path / "empty"], trials=str(target))
+    assert not target.exists()
+    export([run, tmp_path / "empty"], trials=str(target))
+    assert f"{tmp_path / 'empty'}: no Trial yet, so none of it is in {target}" in capsys.readouterr().err
+    assert len(rows(target)) == 2
+
+
 def test_trials_as_csv_and_parquet_hold_the_same(run: Path, tmp_path: Path) -> None:
     table = load(run)
     assert write_trials(table, tmp_path / "t.csv") == 2
