@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from joulewise.analysis.curves import TERMS
 from joulewise.decoding import Decoding
@@ -45,10 +45,17 @@ class ScriptedSweep:
 
     Args:
         before: called with the number of each batch, from 0, as it begins.
+        notes: by load, what its generations have to say.
     """
 
-    def __init__(self, spec: object = None, before: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        spec: object = None,
+        before: Callable[[int], None] = lambda _: None,
+        notes: Mapping[int, str] | None = None,
+    ) -> None:
         self.before = before
+        self.notes = notes or {}
         self.batches = 0
         self.asked: list[tuple[int, int, int]] = []
         self.closed = False
@@ -67,7 +74,8 @@ class ScriptedSweep:
             self.batches += 1
             start_s = time.monotonic()
             Counter.joules += running * planted_j(prompt_tokens, output_tokens, running)
-            made = Generation("", (0,) * output_tokens, prompt_tokens, "length", start_s, time.monotonic())
+            end_s, note = time.monotonic(), self.notes.get(running)
+            made = Generation("", (0,) * output_tokens, prompt_tokens, "length", start_s, end_s, note=note)
             return (made,) * running
 
         return run

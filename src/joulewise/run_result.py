@@ -46,6 +46,7 @@ class RunResult:
         interrupted: whether it was stopped before its end (go on with ``resume``).
         different: lossless Trials whose output differs from vanilla's beyond what arithmetic explains.
         not_loaded: engines that could not be loaded, by label, and why; ``resume`` tries them again.
+        notes: of a sweep: what a reader must know of a point, once for each point that has such a note.
     """
 
     folder: Path
@@ -55,6 +56,7 @@ class RunResult:
     interrupted: bool
     different: int
     not_loaded: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __fspath__(self) -> str:
         return str(self.folder)

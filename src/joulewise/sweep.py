@@ -161,6 +161,7 @@ def sweep(
                     pace.see(trial)
                 first = first_points(box, min(points, FIRST_POINTS), seed)
                 written_s = time.monotonic()
+                noted: set[str] = set()
                 while len(done) < points and not stop.is_set():
                     measured = {_point(trial) for trial in done.values()}
                     open_ = [point for point in first if point not in measured and pace.fits(point)]
@@ -176,6 +177,9 @@ def sweep(
                     out.append(trial)
                     done[trial.question_id] = trial
                     pace.see(trial, time.monotonic() - begun_s)
+                    if trial.note is not None and trial.note not in noted:
+                        noted.add(trial.note)
+                        tell("notice", f"{point.label}: {trial.note}")
                     tell("trial", f"{point.label}{pace.left()}", trial)
                     if time.monotonic() - written_s > TIMELINE_S:
                         out.append_timeline(meter.drain_timeline())
@@ -187,7 +191,8 @@ def sweep(
             out.cross_check()
         except UserError as error:
             tell("notice", str(error))
-        return RunResult(out.path, len(done), points, 0, stop.is_set(), 0)
+        told = tuple(trial.note for trial in done.values() if trial.note is not None)
+        return RunResult(out.path, len(done), points, 0, stop.is_set(), 0, notes=told)
 
 
 def check_budget(box: Box, points: int, minutes: float | None) -> None:
@@ -255,6 +260,7 @@ def _measure(
         energy=tuple(EnergyRecord.of(part) for part in window.energy.components),
         readings_start=tuple(ReadingRecord.of(i, r) for i, r in window.readings_start.items()),
         readings_end=tuple(ReadingRecord.of(i, r) for i, r in window.readings_end.items()),
+        note="; ".join(dict.fromkeys(g.note for g in generations if g.note)) or None,
         other_cpu_cores=others,
         polluted=others is not None and others > plan.pollution.limit_cores,
         running=point.running,

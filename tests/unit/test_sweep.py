@@ -116,6 +116,22 @@ def test_a_window_ends_when_its_joules_are_known_whatever_was_foretold(
     assert min(load(tmp_path / "unknown").arrow["duration_s"].to_pylist()) >= 0.05
 
 
+def test_what_could_not_be_captured_is_told_recorded_and_in_the_curve(tmp_path: Path, counter: Meter) -> None:
+    note = "no memory was left to capture a forward: from then on it runs uncaptured, which is slower"
+    told: list[Progress] = []
+    engine = ScriptedSweep(notes={8: note})
+    result = measure(engine, tmp_path / "run", counter, points=20, on_progress=told.append)
+    hit = sum(running == 8 for *_, running in engine.asked)
+    assert result.notes == (note,) * hit
+    assert [p.text.partition(": ")[2] for p in told if p.stage == "notice"] == [note]
+    table = load(tmp_path / "run")
+    noted = [row["running"] for row in table.arrow.to_pylist() if row["note"] == note]
+    assert noted == [8] * hit
+    assert f"in {hit} of 20 Trials: {note}" in run_points(table).notes
+    again = measure(ScriptedSweep(), tmp_path / "run", counter, points=21, resume=True)
+    assert again.notes == (note,) * hit
+
+
 def test_joules_that_are_modelled_are_swept_and_then_refused(tmp_path: Path) -> None:
     source = SteadySource("cpu")
     source.spec = replace(source.spec, provenance="modelled")

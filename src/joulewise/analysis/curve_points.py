@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,8 @@ from joulewise.energy.reading import ComponentName
 from joulewise.errors import UserError
 from joulewise.table import COMPONENTS, RunTable
 
+_NOTES = 3
+"""So many different notes of Trials are told, the most frequent first."""
 _NAMES = {"gpu": "the GPU", "cpu": "the CPU", "dram": "memory", "total": "all components together"}
 
 
@@ -125,6 +128,8 @@ def run_points(
     own, gain, offset = (
         np.nan_to_num(numbers(f"{component}_{name}_j")) / requests for name in ("independent", "gain", "offset")
     )
+    told = Counter(filter(None, rows["note"].to_pylist()))
+    notes += [f"in {n:,} of {counted(rows.num_rows, 'Trial')}: {note}" for note, n in told.most_common(_NOTES)]
     notes += [note.rstrip(".") for note in disturbed.notes(without_polluted)]
     notes.append(
         f"one Trial's joules are known to {np.median(own / energy) * 100:.2g} % (median; the meter's own part)"

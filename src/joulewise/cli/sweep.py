@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -150,6 +151,8 @@ def sweep(
     if result.interrupted:
         typer.echo(f"Stopped after {counted(result.done, 'point')}. Go on with: {go_on}", err=True)
         raise typer.Exit(130)
+    for note, count in Counter(result.notes).most_common(3):
+        typer.echo(f"In {count:,} of {counted(result.done, 'point')}: {note}")
     if result.done < LEAST_POINTS:
         typer.echo(
             f"{counted(result.done, 'point')} in {folder}, and a curve needs {LEAST_POINTS} or more: give it more "

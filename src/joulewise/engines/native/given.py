@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -13,6 +14,7 @@ from joulewise.decoding import Vanilla
 from joulewise.engines.engine import Generation, Sampling
 from joulewise.engines.native.accept import Chooser, match
 from joulewise.engines.native.drafters import CHAINS, Parts, make_drafter, runs_ahead
+from joulewise.engines.native.given_up import note_of, noting
 from joulewise.engines.native.loop import Decoded, decode
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.session import BUCKET, Captured, Judging, open_session
@@ -32,6 +34,7 @@ class Given:
     def __init__(self, model: DecoderModel, capacity: int) -> None:
         self._model, self._capacity = model, capacity + 2
         self._rows: dict[int, Rows] = {}
+        self._given_up: dict[int, list[str]] = {}  # by load, what could not be captured; it stays so
         self._parts = Parts(model, None, None, Chooser.of(Sampling(), 0, model.device), ())
         self._fewest = 1 if runs_ahead(Vanilla(), self._parts) else 2  # texts that go to the loop for several
         with torch.inference_mode():
@@ -55,6 +58,7 @@ class Given:
                 return self._ready(running, prompt_tokens, output_tokens)
             except torch.OutOfMemoryError:
                 self._rows.clear()  # caches of other loads
+                self._given_up = {n: what for n, what in self._given_up.items() if n < self._fewest}
                 torch.cuda.empty_cache()
                 return self._ready(running, prompt_tokens, output_tokens)
         except torch.OutOfMemoryError as error:
@@ -68,7 +72,7 @@ class Given:
         shape = (running, prompt_tokens)
         rows = self._model.loaded.vocabulary_rows
         prompts = list(torch.randint(rows, shape, generator=source).to(self._model.device))
-        with torch.inference_mode():
+        with self._noting(running), torch.inference_mode():
             self._capture(running, prompt_tokens + 1, prompt_tokens + output_tokens)
         self._run(prompts, min(output_tokens, 2))
         return lambda: self._run(prompts, output_tokens)
@@ -88,10 +92,20 @@ class Given:
             for end in (*range(first, last, BUCKET), last):
                 session.forward(token, end - 1, alone, Judging())
 
+    @contextmanager
+    def _noting(self, running: int) -> Iterator[None]:
+        """Keep what is given up within the block, for a load: every later batch of it runs so."""
+        with noting() as found:
+            try:
+                yield
+            finally:
+                if found:
+                    self._given_up.setdefault(running, []).extend(found)
+
     def _run(self, prompts: list[Tensor], output_tokens: int) -> tuple[Generation, ...]:
         model = self._model
         start_s = time.monotonic()
-        with torch.inference_mode():
+        with self._noting(len(prompts)), torch.inference_mode():
             vanilla, parts = Vanilla(), self._parts
             made: tuple[Decoded, ...]
             if len(prompts) < self._fewest:
@@ -104,7 +118,8 @@ class Given:
                 made = decode_together(model, chains, prompts, limits, (), rows=self._rows[len(prompts)])
             if model.device.type == "cuda":
                 torch.cuda.synchronize(model.device)
-        whole = Generation("", (), 0, "length", start_s, time.monotonic())
+        note = note_of(self._given_up.get(len(prompts), ()))
+        whole = Generation("", (), 0, "length", start_s, time.monotonic(), note=note)
         return tuple(
             replace(whole, token_ids=one.tokens, prompt_tokens=len(prompt), first_token_s=one.first_token_s)
             for one, prompt in zip(made, prompts, strict=True)

@@ -18,6 +18,7 @@ from joulewise.engines.native import NativeEngine
 from joulewise.engines.native import given as given_module
 from joulewise.engines.native.drafters.chains import NoChains
 from joulewise.engines.native.given import Given
+from joulewise.engines.native.given_up import give_up
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.session import BUCKET, uncaptured
 from joulewise.engines.native.together import Rows, decode_together, prepare_rows
@@ -77,6 +78,31 @@ def test_caches_of_other_loads_give_way(model: DecoderModel, monkeypatch: pytest
     given.batch(2, 5, 3)()
     monkeypatch.setattr(given_module, "Rows", out_of_memory(1))
     assert len(given.batch(3, 5, 3)()) == 3
+
+
+def test_what_could_not_be_captured_stands_beside_every_later_batch_of_that_load(
+    model: DecoderModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = Given(model, 60)
+    capture, load = Given._capture, [3]
+
+    def without_memory(self: Given, running: int, first: int, last: int) -> None:
+        if [running] == load:
+            load.clear()
+            give_up(f"steps of {running} texts")
+        capture(self, running, first, last)
+
+    monkeypatch.setattr(Given, "_capture", without_memory)
+    with pytest.warns(RuntimeWarning, match="No memory is left to capture steps of 3 texts"):
+        noted = given.batch(3, 5, 3)()
+    assert {one.note for one in noted} == {
+        "no memory was left to capture steps of 3 texts: from then on it runs uncaptured, which is slower"
+    }
+    assert {one.note for one in given.batch(2, 5, 3)()} == {None}
+    assert {one.note for one in given.batch(3, 9, 3)()} == {noted[0].note}
+    monkeypatch.setattr(given_module, "Rows", out_of_memory(1))
+    given.batch(4, 5, 3)  # caches of other loads give way, and are captured anew
+    assert {one.note for one in given.batch(3, 5, 3)()} == {None}
 
 
 def test_no_memory_is_told_with_the_batch(model: DecoderModel, monkeypatch: pytest.MonkeyPatch) -> None:
