@@ -137,6 +137,64 @@ def test_a_batch_goes_to_the_options_of_each_question(learnt: Path) -> None:
     assert "1 answers have no score" in said("fit", "run", "asked", "-o", "again.npz").output
 
 
+def test_a_batch_from_standard_input(learnt: Path) -> None:
+    lines = json.dumps({"query": "Name a colour.\u2028Or two.", "id": "a"}, ensure_ascii=False) + '\n{"query": "Hi"}\n'
+    done = said("ask", "--batch", "-", "-o", "asked", "--json", input="\ufeff" + lines)
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["a", "line-2"]
+    done = CliRunner().invoke(app, ["ask", "--batch", "-", "-o", "other"], input='{"query": "Hi"}\n{')
+    assert "standard input:2: not JSON" in str(done.exception)
+    done = CliRunner().invoke(app, ["ask", "--batch", "-", "-o", "other"], input=b"\xff\xfe")
+    assert "standard input cannot be read as UTF-8" in str(done.exception)
+    assert not Path("other").exists()
+
+
+def test_an_answer_that_its_token_budget_cut_off_is_told(learnt: Path) -> None:
+    pin = ("--pin", "large@*vanilla/direct")
+    whole = said("ask", "Name a colour.", *pin, "-o", "whole")
+    assert "cut off" not in whole.stdout
+    cut = said("ask", "Name a colour.", *pin, "--max-tokens", "2", "-o", "cut").stdout
+    assert "its answer was cut off after 2 tokens, its token budget (--max-tokens N gives another)" in cut
+    votes = ("ask", "How many?", "--answer", "number", "--max-tokens", "2")
+    voted = json.loads(said(*votes, "--pin", "small*vote-3", "--json", "-o", "voted").stdout)
+    assert [(one["cut"], one["samples"], one["tokens"]) for one in voted["cut_off"]] == [(2, 2, 2)]
+
+
+def test_what_a_cascades_token_budget_cut_off_is_told_of_both_its_options(
+    learnt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vote, then = "small@transformers/vanilla/vote-3", "large@transformers/vanilla/direct"
+    said("fit", "run", "--cascade", f"{vote}>{then}", "-o", "router.npz")
+    monkeypatch.setattr("joulewise.routing.asking.agreed", lambda _: False)
+    told = said("ask", "How many?", "--reference", "7", "--pin", "*>*", "--max-tokens", "2", "-o", "cut").stdout
+    assert f"{vote}: 2 of its 2 samples were cut off after 2 tokens" in told  # two that agree are enough
+    assert f"{then}: its answer was cut off after 2 tokens" in told
+
+
+def test_what_changes_nothing_is_told(learnt: Path) -> None:
+    useless = "--carbon-g-per-kwh changes nothing: carbon counts by its price, --price-per-kg-co2"
+    assert useless in said("route", "How many?", "--carbon-g-per-kwh", "300").stdout
+    assert useless in said("ask", "How many?", "--carbon-g-per-kwh", "300", "-o", "asked").stderr
+    both = said("route", "How many?", "--carbon-g-per-kwh", "300", "--carbon", "France").stdout
+    assert "--carbon-g-per-kwh and --carbon changes nothing" in both or "--carbon change" in both
+    assert "the policy paper takes no notice" in said("route", "q", "--carbon", "France", "--policy", "paper").stdout
+    prices = ("--price-per-kwh", "0.3", "--price-per-kg-co2", "0.1")
+    assert "changes nothing" not in said("route", "q", "--carbon-g-per-kwh", "300", *prices).stdout
+    told = said("route", "simulate", "--rate", "5", "--seconds", "2", *prices, "--against", "joulewise").stdout
+    assert "--price-per-kg-co2 changes nothing: name the grid with --carbon" in told
+
+
+def test_tables_fit_the_terminal(learnt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    commands = (
+        ("fit", "run", "--cascade", "small@transformers/vanilla/vote-3>large@transformers/vanilla/direct"),
+        ("route", "What is 12 times 7?", "--explain", "--load", "3"),
+        ("route", "evaluate", "router.npz", "--on", "run", "--also-seen", "--accuracy-floor", "10%"),
+        ("route", "simulate", "--rate", "20", "--seconds", "3", "--max-first-token-s", "1e-6", "--idle-w", "5"),
+    )
+    for words in commands:
+        assert max(map(len, said(*words).stdout.splitlines())) <= 80, words
+
+
 def test_votes_are_not_taken_where_no_two_answers_are_alike(learnt: Path) -> None:
     choice = json.loads(said("ask", "Name a colour.", "--json", "-o", "asked").stdout)["choice"]
     assert not any("vote" in one["option"] for one in choice["options"])
@@ -219,6 +277,11 @@ def test_mistakes_are_told_with_a_way_out(learnt: Path) -> None:
         (("route", "q", "--price-per-second", "1"), "give --price-per-kwh too"),
         (("route", "q", "--load", "tiny=3"), "no option is of a model tiny"),
         (("route", "q", "--load", "many"), "--load many"),
+        (("route", "q", "--load", "1e300"), "--load 1e300: more than can be"),
+        (("route", "q", "--latency-ms", "1e300"), "--latency-ms 1e300: more than can be"),
+        (("route", "q", "--carbon-g-per-kwh", "1e300"), "--carbon-g-per-kwh 1e300: more than can be"),
+        (("route", "q", "--max-joules", "1e300"), "--max-joules 1e+300: give a number from 1e-12 to 1e+12"),
+        (("route", "q", "--price-per-kwh", "1e-300"), "--price-per-kwh 1e-300: give a number from"),
         (("route", "q", "--last-model", "small@transformers"), "go together"),
         (("route", "q", "--accuracy-critical"), "goes with --policy paper"),
         (("route", "q", "--router", "plan.yaml"), "no router file"),
@@ -326,6 +389,49 @@ def test_a_router_is_judged_by_answers_that_it_did_not_learn_from(learnt: Path) 
     assert "`joulewise route evaluate ROUTER --on DATA --json FILE`" in told
 
 
+def test_a_router_is_judged_by_floors_and_a_pair(learnt: Path) -> None:
+    words = ("route", "evaluate", "router.npz", "--on", "run", "--also-seen")
+    small, large = "small@transformers/vanilla/direct", "large@transformers/vanilla/direct"
+    told = said(*words, "--accuracy-floor", "5%", "--accuracy-floor", "0.99", "--pair", f"{small},{large}").stdout
+    assert f"{small} against {large}" in told or f"{small} and {large}: no gap" in told
+    assert "5.0% is" in told
+    assert "99.0%" in told
+    shorter = said(*words, "--pair", "small*vanilla/direct,large*vanilla/direct").stdout
+    assert f"{small} against {large}" in shorter or f"{small} and {large}: no gap" in shorter
+    for pair, why in (
+        (small, "write WEAK,STRONG"),
+        (f"{small},huge", "write WEAK,STRONG, two options by name; there are"),
+        (f"{small},large*", "large* is several options"),
+        (f"{small},small*prompt*/direct", "both give the same answers"),
+    ):
+        assert why in refused(*words, "--pair", pair), pair
+    for floor in ("80", "-1%", "101%", "often"):
+        assert f"--accuracy-floor {floor}" in refused(*words, "--accuracy-floor", floor)
+    assert "--margin 0%" in refused(*words, "--margin", "0%")
+
+
+def test_labels_that_contradict_each_other_are_told(learnt: Path) -> None:
+    lines = [f"q{i},a,{i % 2},5,20,5" for i in range(30)]
+    Path("outcomes.csv").write_text(
+        "query,option,correct,energy_j,prompt_tokens,output_tokens\n" + "\n".join([*lines, "q1,a,0,5,20,5"]) + "\n"
+    )
+    told = said("fit", "outcomes.csv", "-o", "bare.npz").stdout
+    assert "1 pair of question and option with both right and wrong answers: the mean counts" in told
+    Path("outcomes.csv").write_text(Path("outcomes.csv").read_text().replace("q3,a,1,5,", "q3,a,1,1e308,"))
+    assert "outcomes.csv, line 5, field energy_j: 1e+308 is no figure" in refused("fit", "outcomes.csv")
+
+
+def test_limits_and_floors_that_traffic_could_not_keep_are_told(learnt: Path) -> None:
+    words = ("route", "simulate", "--rate", "5", "--seconds", "4", "--against", "joulewise")
+    told = said(*words, "--max-first-token-s", "1e-6", "--accuracy-floor", "99.9%").stdout
+    assert "joulewise: no option was expected to keep all limits in 100.0% of its choices" in told
+    assert "joulewise: no option was expected to reach the floor in 100.0% of its choices" in told
+    easy = said(*words, "--max-first-token-s", "1000").stdout
+    assert "no option was expected" not in easy
+    found = json.loads(said(*words, "--max-joules", "1e-9", "--json", "-").stdout)
+    assert {one["name"]: one["limits_missed"] for one in found["routers"]}["joulewise"] == 1.0
+
+
 def test_traffic_is_replayed_through_routers(learnt: Path) -> None:
     told = said("route", "simulate", "--rate", "50", "--seconds", "5", "--max-total-s", "20", "--idle-w", "75").stdout
     for words in ("joules saved", "load-blind", "cost-only", DIRECT[0], "Servers at rest", "predictions, not observed"):
@@ -345,6 +451,7 @@ def test_traffic_is_replayed_through_routers(learnt: Path) -> None:
 
 def test_traffic_that_cannot_be_is_told(learnt: Path) -> None:
     Path("empty.csv").write_text("")
+    Path("names.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n")
     for words, told in (
         ((), "give a trace, or a rate"),
         (("--rate", "0"), "--rate 0"),
@@ -354,6 +461,12 @@ def test_traffic_that_cannot_be_is_told(learnt: Path) -> None:
         (("--rate", "1", "--against", "nobody"), "no router or option is named nobody"),
         (("--rate", "1", "--against", "oracle"), "no router or option is named oracle"),
         (("--rate", "1", "--idle-w", "tiny=3"), "--idle-w tiny=3"),
+        (("--rate", "1", "--idle-w", "1e300"), "--idle-w 1e300: more than can be"),
+        (("--rate", "1", "--seconds", "nan"), "--seconds nan: give a number from 1 to 10,000,000"),
+        (("--rate", "1e4", "--seconds", "1e6"), "is 10,000,000,000 requests: more than 10,000,000 are not simulated"),
+        (("names.csv",), "names.csv holds no request, only the names of its columns"),
+        (("names.csv", "--speed", "nan"), "--speed nan: give a number from 0.001 to 1,000,000"),
+        (("--rate", "1", "--state-age-s", "inf"), "--state-age-s inf: give a number from 0 to"),
         (("--rate", "1", "--carbon", "Atlantis"), "Atlantis"),
     ):
         assert told in refused("route", "simulate", *words), words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -35,6 +36,7 @@ from joulewise.cli.routing_options import (
     goal_of,
     present,
     read_router,
+    without_effect,
 )
 from joulewise.errors import UserError
 from joulewise.tasks.asked import AnswerKind, reference_fault
@@ -54,7 +56,7 @@ def ask(
             "--batch",
             metavar="FILE",
             help="A file of questions in place of one: JSON lines with query and, if known, domain, reference (the "
-            "right answer) and id.",
+            "right answer) and id; - reads standard input.",
         ),
     ] = None,
     router: RouterFile = None,
@@ -135,7 +137,8 @@ def ask(
     folder = named_file(out, "--out", "the folder's name")
     with discover() as meter:
         chosen = choose_all(known, asked, goal, now.state, corrected_by(corrections, explore, known), meter)
-        for note in (*now.notes, *_own_budgets(known, chosen, max_tokens)):
+        useless = without_effect(goal, carbon_g_per_kwh, carbon)
+        for note in (*now.notes, *useless, *_own_budgets(known, chosen, max_tokens)):
             typer.echo(f"Note: {note}", err=True)
         with show_progress() as on_progress:
             done = answer_all(known, chosen, folder, meter, max_tokens, on_progress)
@@ -166,7 +169,7 @@ def _own_budgets(router: Router, chosen: list[Chosen], max_tokens: int | None) -
 def _questions(
     text: str | None, batch: str | None, domain: str | None, reference: str | None, answer: AnswerKind | None
 ) -> list[Asked]:
-    from joulewise.routing.asking import Asked, read_batch
+    from joulewise.routing.asking import Asked, parse_batch, read_batch
 
     file = named_file(batch, "--batch")
     if (text is None) == (file is None):
@@ -179,7 +182,11 @@ def _questions(
     assert file is not None
     if reference is not None:
         raise UserError("--reference is of one question; in a batch's file each line may have its own 'reference'")
-    return read_batch(file, domain, answer)
+    if str(file) != "-":
+        return read_batch(file, domain, answer)
+    if sys.stdin is None:
+        raise UserError("standard input is closed: name a file with --batch FILE, or open standard input")
+    return parse_batch(typer.get_binary_stream("stdin").read(), "standard input", domain, answer)
 
 
 def _end(answered: list[Answered]) -> None:

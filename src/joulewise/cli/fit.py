@@ -67,7 +67,9 @@ def fit(
     file.
     """
     from joulewise.analysis.curve_file import read_curve
+    from joulewise.report.plain_table import terminal_width
     from joulewise.report.routing import describe_router
+    from joulewise.report.routing_evaluation import contradiction
     from joulewise.routing.fitting import MeasuredCurve, fit_router, measured_curves
     from joulewise.routing.past_answers import OUTCOMES, Past, past_of, plan_ways
     from joulewise.routing.router_file import save
@@ -98,7 +100,9 @@ def fit(
     )
     replaced = " (in the place of an earlier one)" if file.exists() else ""
     save(router, file)
-    typer.echo(describe_router(router, (*past.notes, *notes)), nl=False)
+    if past.contradictory:
+        notes.append(contradiction(past.contradictory))
+    typer.echo(describe_router(router, (*past.notes, *notes), terminal_width()), nl=False)
     typer.echo(f"Router: {file}{replaced} ({time.monotonic() - began_s:.1f} s)", err=True)
 
 

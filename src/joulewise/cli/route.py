@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import sys
 from pathlib import Path
@@ -38,13 +39,13 @@ from joulewise.cli.routing_options import (
     goal_of,
     present,
     read_router,
+    without_effect,
 )
 from joulewise.cli.shares import share
+from joulewise.cli.simulate import simulate
 from joulewise.errors import UserError
 
 if TYPE_CHECKING:
-    from joulewise.routing.outcomes import Outcomes
-    from joulewise.routing.past_answers import Past
     from joulewise.routing.router import Cached, Router
 
 QUESTION = "question"
@@ -100,13 +101,16 @@ def question(
     ] = None,
     cached_tokens: Annotated[
         int | None,
-        typer.Option("--cached-tokens", min=0, metavar="N", help="So many tokens of it are in its prefix cache."),
+        typer.Option(
+            "--cached-tokens", min=0, max=10**9, metavar="N", help="So many tokens of it are in its prefix cache."
+        ),
     ] = None,
     policy: PolicyName = "goal",
     accuracy_critical: Critical = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print the choice as JSON on standard output.")] = False,
 ) -> None:
     """Tell which option answers a question well enough for the fewest joules. Nothing is asked or loaded."""
+    from joulewise.report.plain_table import terminal_width
     from joulewise.report.routing import choice_json, describe_choice
     from joulewise.routing.paper_policy import choose_by_paper
 
@@ -144,11 +148,12 @@ def question(
         if accuracy_critical:
             raise UserError("--accuracy-critical goes with --policy paper; or give --accuracy-floor")
         choice = known.choose(query, goal, now.state, domain, correct, cached)
-    notes = (*now.notes, *known.notes(query, choice.option, now.state, domain))
+    useless = without_effect(goal, carbon_g_per_kwh, carbon, policy == "paper")
+    notes = (*now.notes, *useless, *known.notes(query, choice.option, now.state, domain))
     if json_output:
         typer.echo(json.dumps(choice_json(choice, notes)))
     else:
-        typer.echo(describe_choice(choice, explain, notes), nl=False)
+        typer.echo(describe_choice(choice, explain, notes, terminal_width()), nl=False)
 
 
 def read_question(text: str) -> str:
@@ -258,12 +263,30 @@ def evaluate(
     margin: Annotated[
         str, typer.Option("--margin", metavar="SHARE", help="Of the loss that a floor is certified for.")
     ] = "2%",
+    accuracy_floor: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accuracy-floor",
+            metavar="SHARE",
+            help="Hold this least chance of a right answer against the data, such as 80% or 0.8; may be repeated.",
+        ),
+    ] = None,
+    pair: Annotated[
+        str | None,
+        typer.Option(
+            "--pair",
+            metavar="WEAK,STRONG",
+            help="The two options of APGR and CPT, by name; * and ? as in a shell. Default: the cheapest and the most "
+            "accurate.",
+        ),
+    ] = None,
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Write the figures; - is standard output.")
     ] = None,
 ) -> None:
     """Accuracy at joules, joules at accuracy, APGR, CPT and AIQ, regret, floors with bounds, calibration."""
     from joulewise.cli.report import STDOUT, write_file
+    from joulewise.report.plain_table import terminal_width
     from joulewise.report.routing_evaluation import describe_evaluation, evaluation_json
     from joulewise.routing.evaluation import evaluate as evaluated
     from joulewise.routing.past_answers import past_of
@@ -272,9 +295,14 @@ def evaluate(
     file = named_file(json_file, "--json")
     past = past_of(on, named_file(data, "--data", "the folder's name"))
     lost = share(margin, "--margin", "2%", "0.02", most=1.0)
-    found = evaluated(load_router(router), past, also_seen=also_seen, margin=lost)
+    if not 0 < lost < 1:
+        raise UserError(f"--margin {margin}: give a share above 0% and below 100%, such as 2%")
+    leasts = [share(text, "--accuracy-floor", "80%", "0.8", most=1.0) for text in accuracy_floor or ()]
+    known = load_router(router)
+    named = None if pair is None else _weak_and_strong(pair, list(known.learnt))
+    found = evaluated(known, past, also_seen=also_seen, margin=lost, leasts=list(dict.fromkeys(leasts)), pair=named)
     if file != STDOUT:
-        typer.echo(describe_evaluation(found), nl=False)
+        typer.echo(describe_evaluation(found, terminal_width()), nl=False)
     if file is not None:
         write_file(
             json.dumps(evaluation_json(found), indent=1) + "\n",
@@ -284,137 +312,17 @@ def evaluate(
         )
 
 
-@route.command("simulate", short_help="Replay traffic through a router and others, with simulated servers.")
-def simulate(
-    trace: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[TRACE]",
-            help="A CSV file with TIMESTAMP, ContextTokens and GeneratedTokens, as Azure publishes them.",
-        ),
-    ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option("--rate", metavar="R", help="In the place of a trace: so many requests a second, at random."),
-    ] = None,
-    seconds: Annotated[float, typer.Option("--seconds", min=1.0, metavar="S", help="So long requests arrive.")] = 600.0,
-    speed: Annotated[
-        float, typer.Option("--speed", min=1e-3, metavar="F", help="2 sends a trace's requests twice as fast.")
-    ] = 1.0,
-    router: RouterFile = None,
-    on: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--on",
-            metavar="DATA",
-            help="Run folders or files of outcomes, whose questions arrive and are looked up; may be repeated. "
-            "Default: accuracy as the router predicts it.",
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option("--data", help="Where third-party data sets lie. Default: $JOULEWISE_DATA.", metavar="DIR"),
-    ] = None,
-    slots: Annotated[
-        int, typer.Option("--slots", min=1, metavar="N", help="Requests that each engine runs at a time.")
-    ] = 32,
-    idle_w: Annotated[
-        list[str] | None,
-        typer.Option("--idle-w", metavar="W", help="Watts at rest: W for every engine, or ENGINE=W; may be repeated."),
-    ] = None,
-    state_age_s: Annotated[
-        float, typer.Option("--state-age-s", min=0.0, metavar="S", help="How old the loads are that a router sees.")
-    ] = 0.0,
-    routers: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--against",
-            metavar="NAME",
-            help="joulewise, load-blind, cost-only, oracle (with --on), or an option; may be repeated. Default: all.",
-        ),
-    ] = None,
-    accuracy_floor: AccuracyFloor = None,
-    within: Within = None,
-    max_joules: MaxJoules = None,
-    max_first_token_s: MaxFirstToken = None,
-    max_total_s: MaxTotal = None,
-    price_per_kwh: KwhPrice = None,
-    price_per_kg_co2: Co2Price = None,
-    price_per_second: SecondPrice = None,
-    answer_value: AnswerValue = None,
-    pin: Pin = None,
-    forbid: Forbid = None,
-    carbon: Carbon = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of all chance.", metavar="N")] = 0,
-    json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write the figures; - is standard output.")
-    ] = None,
-) -> None:
-    """Joules, accuracy and lateness of a router, of the same without loads, of the cheapest, and of each option alone.
-
-    Nothing runs: servers are simulated from what the router learnt of joules and seconds, at the load as it changes.
-    """
-    from datetime import UTC, datetime
-
-    from joulewise.cli.report import STDOUT, write_file
-    from joulewise.energy.carbon import grid
-    from joulewise.report.routing_simulation import describe_simulation, simulation_json
-    from joulewise.routing.live import by_model
-    from joulewise.routing.past_answers import past_of
-    from joulewise.routing.simulate import Fleet
-    from joulewise.routing.simulate import simulate as simulated
-    from joulewise.routing.simulated_fleet import carbon_over_time
-    from joulewise.traffic.arrivals import Poisson, Replay
-
-    file = named_file(json_file, "--json")
-    known = read_router(router)
-    goal = goal_of(
-        [option.name for option in known.options],
-        accuracy_floor=accuracy_floor,
-        within=within,
-        most_j=max_joules,
-        most_first_token_s=max_first_token_s,
-        most_total_s=max_total_s,
-        kwh_price=price_per_kwh,
-        co2_kg_price=price_per_kg_co2,
-        second_price=price_per_second,
-        answer_value=answer_value,
-        pin=pin,
-        forbid=forbid,
-    )
-    if (trace is None) == (rate is None):
-        raise UserError("give a trace, or a rate of requests with --rate R")
-    if rate is not None and speed != 1.0:
-        raise UserError("--speed is of a trace; give another --rate")
-    if rate is not None and not 0 < rate < 1e5:
-        raise UserError(f"--rate {rate:g}: give a number of requests a second, above 0 and below 100,000")
-    if trace is not None:
-        load = Replay(trace=trace, speed=speed)
-        load.check(seconds)
-        arrivals = list(load.arrivals(seconds))
-    else:
-        arrivals = list(Poisson(rate=rate, seed=seed).arrivals(seconds))
-    asked = _asked(known, past_of(on, named_file(data, "--data", "the folder's name"))) if on else ("",)
-    models = {option.model for option in known.options}
-    fleet = Fleet(
-        slots,
-        by_model(idle_w, models, "--idle-w") if idle_w else None,
-        None if carbon is None else carbon_over_time(grid(carbon), datetime.now(UTC)),
-        state_age_s,
-    )
-    found = simulated(known, arrivals, goal, fleet, asked, routers=routers, seed=seed)
-    if file != STDOUT:
-        typer.echo(describe_simulation(found), nl=False)
-    if file is not None:
-        write_file(json.dumps(simulation_json(found), indent=1) + "\n", file, "JSON", "joulewise route simulate TRACE")
+def _weak_and_strong(text: str, names: list[str]) -> tuple[str, str]:
+    """Two options by name or pattern; names may hold commas."""
+    parts = text.split(",")
+    for at in range(1, len(parts)):
+        ends = ",".join(parts[:at]).strip(), ",".join(parts[at:]).strip()
+        found = [[end] if end in names else fnmatch.filter(names, end) for end in ends]
+        if all(len(mine) == 1 for mine in found):
+            return found[0][0], found[1][0]
+        if len(parts) == 2 and (many := [(end, mine) for end, mine in zip(ends, found, strict=True) if len(mine) > 1]):
+            raise UserError(f"--pair {text}: {many[0][0]} is several options ({', '.join(many[0][1])}); name one")
+    raise UserError(f"--pair {text}: write WEAK,STRONG, two options by name; there are {', '.join(names)}")
 
 
-def _asked(router: Router, past: Past) -> Outcomes:
-    """Scored questions, by the names that the router's estimator has for options."""
-    from joulewise.routing.outcomes import gather
-
-    return gather(
-        (a.query, router.learnt[a.option].answers_as, a.score, a.domain)
-        for a in past.answers
-        if a.query is not None and a.score is not None and a.option in router.learnt
-    )
+route.command("simulate", short_help="Replay traffic through a router and others, with simulated servers.")(simulate)

@@ -25,6 +25,8 @@ ROUTER_VARIABLE = "JOULEWISE_ROUTER"
 
 DEFAULT_ROUTERS = (Path("router.npz"), Path("router.json"))
 DEFAULT_WITHIN = 0.02
+LEAST, MOST = 1e-12, 1e12
+"""Of joules, seconds and prices that are given: beyond these sums and products lose their digits."""
 
 RouterFile = Annotated[
     str | None,
@@ -165,7 +167,15 @@ def present(
         UserError: a number that is none, or a name that no engine has.
     """
     from joulewise.energy.carbon import ELECTRICITY_MAPS
-    from joulewise.routing.live import TIMEOUT_S, LiveState, Watched, by_model, carbon_given, overridden
+    from joulewise.routing.live import (
+        MOST_LATENCY_MS,
+        TIMEOUT_S,
+        LiveState,
+        Watched,
+        by_model,
+        carbon_given,
+        overridden,
+    )
 
     ways = {known.option.model: known.way for known in router.learnt.values()}
     watched = [
@@ -179,9 +189,29 @@ def present(
     seen.refresh()
     given = None if carbon_g_per_kwh is None else carbon_given(carbon_g_per_kwh)
     state = overridden(
-        seen.state(), by_model(load or (), ways, "--load"), by_model(latency_ms or (), ways, "--latency-ms"), given
+        seen.state(),
+        by_model(load or (), ways, "--load"),
+        by_model(latency_ms or (), ways, "--latency-ms", MOST_LATENCY_MS),
+        given,
     )
     return Present(state, seen.notes())
+
+
+def without_effect(goal: Goal, carbon_g_per_kwh: str | None, carbon: str | None, paper: bool = False) -> list[str]:
+    """What was given of the grid and changes no choice, one sentence each.
+
+    Args:
+        paper: whether the policy ``paper`` chooses.
+    """
+    named = [
+        option
+        for option, given in (("--carbon-g-per-kwh", carbon_g_per_kwh), ("--carbon", carbon))
+        if given is not None
+    ]
+    if not named or goal.co2_kg_price:
+        return []
+    why = "the policy paper takes no notice of carbon" if paper else "carbon counts by its price, --price-per-kg-co2"
+    return [f"{' and '.join(named)} changes nothing: {why}"]
 
 
 def corrected_by(named: str | None, explore: int | None, router: Router) -> Callable[[int], Correct | None]:
@@ -269,6 +299,8 @@ def goal_of(
     ):
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise UserError(f"{option} {value:g}: give a number above 0, or leave it out")
+        if value is not None and not LEAST <= value <= MOST:
+            raise UserError(f"{option} {value:g}: give a number from {LEAST:g} to {MOST:g}, or leave it out")
     if (co2_kg_price or second_price or answer_value) and kwh_price is None:
         raise UserError("prices are in one currency: give --price-per-kwh too, so that joules have their price in it")
     if near is None and floor is None and not answer_value:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from joulewise.counted import counted
+from joulewise.report.plain_table import table, wrapped
 from joulewise.report.text import figure
-from joulewise.routing.asking import Answered
+from joulewise.routing.asking import Answered, CutOff
 from joulewise.routing.policy import Choice, Estimate
 from joulewise.routing.router import Learnt, Router
 
 
-def describe_router(router: Router, notes: Iterable[str] = ()) -> str:
+def describe_router(router: Router, notes: Iterable[str] = (), width: int | None = None) -> str:
     """Every option with what was learnt of it.
 
     Args:
         notes: what else to say, one sentence each.
+        width: columns of the terminal; None: any.
     """
     model = router.performance
     place = {name: i for i, name in enumerate(model.options)}
@@ -36,13 +39,18 @@ def describe_router(router: Router, notes: Iterable[str] = ()) -> str:
                 "unknown" if known.latency is None else f"{known.latency.timings:,} timed",
             )
         )
-    lines = [f"{counted(len(router.learnt), 'option')}, {len(router.seen):,} queries learnt from", "", *table(rows)]
-    lines += [
+    lines = [
+        f"{counted(len(router.learnt), 'option')}, {len(router.seen):,} queries learnt from",
+        "",
+        *table(rows, width),
+    ]
+    told = [
         f"{option.name}: keeps {c.keeps_right:.0%} of right answers and {c.keeps_wrong:.0%} of wrong ones"
         for option in router.cascades
         if (c := option.cascade) is not None
     ]
-    return "\n".join([*lines, *(f"Note: {note}" for note in notes)]) + "\n"
+    told += [f"Note: {note}" for note in notes]
+    return "\n".join([*lines, *wrapped(told, width)]) + "\n"
 
 
 def joules_source(known: Learnt) -> str:
@@ -63,18 +71,22 @@ def joules_source(known: Learnt) -> str:
     return f"published ({curve.device})"
 
 
-def describe_choice(choice: Choice, explain: bool, notes: Sequence[str] = ()) -> str:
-    """The option with its reasons; with ``explain`` every option, and why it lost."""
-    lines = [choice.option, *(f"  {reason}" for reason in choice.reasons)]
-    lines += [f"  {words}" for words in _expected(choice.estimate)]
+def describe_choice(choice: Choice, explain: bool, notes: Sequence[str] = (), width: int | None = None) -> str:
+    """The option with its reasons; with ``explain`` every option, and why it lost.
+
+    Args:
+        width: columns of the terminal; None: any.
+    """
+    told = [f"  {words}" for words in (*choice.reasons, *_expected(choice.estimate))]
+    lines = [choice.option, *wrapped(told, width)]
     if explain:
         rows = [("option", "right", "joules", "seconds", "why")]
         order = sorted(
             choice.verdicts, key=lambda v: (v.option != choice.option, math.inf if v.cost is None else v.cost)
         )
         rows += [(v.option, *_figures(v.estimate), v.why) for v in order]
-        lines += ["", *table(rows)]
-    return "\n".join([*lines, *(f"Note: {note}" for note in notes)]) + "\n"
+        lines += ["", *table(rows, width)]
+    return "\n".join([*lines, *wrapped((f"Note: {note}" for note in notes), width)]) + "\n"
 
 
 def choice_json(choice: Choice, notes: Sequence[str] = ()) -> dict[str, Any]:
@@ -114,10 +126,18 @@ def describe_answered(one: Answered) -> str:
     lines.append(f"  {figure(one.duration_s)} s" + _routing(one))
     if one.correct is not None or one.score is not None:
         lines.append(f"  {_verdict(one)}, {one.choice.estimate.accuracy:.0%} expected")
+    lines += [f"  {words}" for words in map(_cut_off, one.cut_off)]
     lines += [
         f"  {reason}" for reason in one.choice.reasons if reason.startswith("best effort") or one.choice.best_effort
     ]
     return "\n".join(lines) + "\n"
+
+
+def _cut_off(cut: CutOff) -> str:
+    what = f"{cut.cut:,} of its {cut.samples:,} samples {'was' if cut.cut == 1 else 'were'}"
+    what = "its answer was" if cut.samples == 1 else what
+    budget = "the token budget of its own" if cut.own_budget else "its token budget (--max-tokens N gives another)"
+    return f"{cut.option}: {what} cut off after {counted(cut.tokens, 'token')}, {budget}"
 
 
 def _routing(one: Answered) -> str:
@@ -146,6 +166,7 @@ def answered_json(one: Answered) -> dict[str, Any]:
         "correct": one.correct,
         "score": one.score,
         "error": one.error,
+        "cut_off": [asdict(cut) for cut in one.cut_off],
         "choice": choice_json(one.choice),
     }
 
@@ -172,16 +193,3 @@ def _figures(found: Estimate | None) -> tuple[str, str, str]:
         return ("unknown",) * 3
     seconds = "unknown" if found.total_s is None else figure(found.total_s.mean)
     return f"{found.accuracy:.1%}", figure(found.energy_j.mean), seconds
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table; the first row is its head, and figures stand to the right."""
-    wide = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    numeric = [all(row[i][:1].isdigit() or row[i] == "unknown" for row in rows[1:]) for i in range(len(rows[0]))]
-    return [
-        "  ".join(
-            f"{cell:>{width}}" if right else f"{cell:<{width}}"
-            for cell, width, right in zip(row, wide, numeric, strict=True)
-        ).rstrip()
-        for row in rows
-    ]

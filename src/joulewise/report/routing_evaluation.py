@@ -9,15 +9,26 @@ from dataclasses import asdict
 from typing import Any
 
 from joulewise.counted import counted
-from joulewise.report.routing import table
+from joulewise.report.plain_table import table, wrapped
 from joulewise.report.text import figure
 from joulewise.routing.evaluate import Figure
 from joulewise.routing.evaluation import Evaluation
+from joulewise.routing.floors import AbsoluteFloor
 
 
-def describe_evaluation(found: Evaluation) -> str:
-    """All figures, in lines."""
-    return "\n".join(_lines(found)) + "\n"
+def describe_evaluation(found: Evaluation, width: int | None = None) -> str:
+    """All figures, in lines.
+
+    Args:
+        width: columns of the terminal; None: any.
+    """
+    lines: list[str] = []
+    for part in _parts(found):
+        if isinstance(part, str):
+            lines += wrapped([part], width)
+        else:
+            lines += table(part, width, indent=2)
+    return "\n".join(lines) + "\n"
 
 
 def evaluation_json(found: Evaluation) -> dict[str, Any]:
@@ -33,7 +44,8 @@ def evaluation_json(found: Evaluation) -> dict[str, Any]:
     return dict(plain(asdict(found)))
 
 
-def _lines(found: Evaluation) -> Iterator[str]:
+def _parts(found: Evaluation) -> Iterator[str | list[tuple[str, ...]]]:
+    """Sentences, and the rows of tables."""
     rows: list[tuple[str, ...]]
     if found.also_seen:
         yield f"{counted(found.queries, 'question')}; the router learnt from {found.seen:,}, so figures flatter it"
@@ -45,6 +57,10 @@ def _lines(found: Evaluation) -> Iterator[str]:
         yield f"  left out: {found.incomplete:,} without a score of every option"
     if found.unknown:
         yield f"  options that it does not know: {', '.join(found.unknown)}"
+    if found.cascades:
+        yield f"  cascades, which are not judged: {', '.join(found.cascades)}"
+    if found.contradictory:
+        yield f"  {contradiction(found.contradictory)}"
     if found.missing:
         yield f"  options without a score here: {', '.join(found.missing)}"
     if found.measured is None:
@@ -66,13 +82,11 @@ def _lines(found: Evaluation) -> Iterator[str]:
         )
         for one in found.fixed
     ]
-    yield from _indented(table(rows))
+    yield rows
     if found.points:
         yield ""
         yield "The router, from the fewest joules to the most accuracy"
-        yield from _indented(
-            table([("right", "joules"), *((f"{p.accuracy:.1%}", figure(p.energy_j)) for p in found.points)])
-        )
+        yield [("right", "joules"), *((f"{p.accuracy:.1%}", figure(p.energy_j)) for p in found.points)]
         if found.same_accuracy is not None:
             yield (
                 f"  as accurate as {found.best} at {found.same_accuracy:.0%} of its joules (at a price chosen on these "
@@ -91,12 +105,12 @@ def _lines(found: Evaluation) -> Iterator[str]:
         )
     if found.pair is not None:
         yield ""
-        yield f"{found.cheapest} against {found.best} (RouteLLM's frame; chance is 0.5, 50 % and 80 %)"
+        yield f"{found.weak} against {found.strong} (RouteLLM's frame; chance is 0.5, 50 % and 80 %)"
         yield f"  APGR {_plain(found.pair.apgr)}"
         halfway, far = _share(found.pair.cpt50), _share(found.pair.cpt80)
-        yield f"  CPT(50) {halfway}, CPT(80) {far} of the questions go to {found.best}"
+        yield f"  CPT(50) {halfway}, CPT(80) {far} of the questions go to {found.strong}"
     elif len(found.fixed) > 1:
-        yield f"  {found.cheapest} and {found.best}: no gap of accuracy that a router could recover (no APGR)"
+        yield f"  {found.weak} and {found.strong}: no gap of accuracy that a router could recover (no APGR)"
     if found.floors:
         yield ""
         yield f"Floors: accuracy lost against {found.strongest}, the router's strongest option"
@@ -111,12 +125,36 @@ def _lines(found: Evaluation) -> Iterator[str]:
             )
             for floor in found.floors
         ]
-        yield from _indented(table(rows))
+        yield rows
         if found.certificate is not None:
             yield from textwrap.wrap(
                 f"Floors in this order, fixed before these answers were seen: {found.certificate.words}", 98,
                 initial_indent="  ", subsequent_indent="  ",
             )  # fmt: skip
+    if found.absolute:
+        yield ""
+        yield (
+            "Least chance of a right answer: where an option is expected to reach it, the cheapest that does, else the "
+            "most accurate"
+        )
+        yield [
+            ("floor", "reached", "right where reached", "", "right on all", "J/question", "joules saved"),
+            *(
+                (
+                    f"{floor.least:.1%}",
+                    f"{floor.reached / found.queries:.0%}",
+                    "-" if floor.accuracy is None else _share(floor.accuracy),
+                    floor.verdict,
+                    _share(floor.overall),
+                    figure(floor.energy_j),
+                    _share(floor.saved),
+                )
+                for floor in found.absolute
+            ),
+        ]
+        yield f"  joules saved against {found.strongest}"
+        for floor in found.absolute:
+            yield f"  {_proven(floor)}"
     yield ""
     yield "Calibration"
     rows = [("option", "labels", "error", "Brier score")]
@@ -129,15 +167,34 @@ def _lines(found: Evaluation) -> Iterator[str]:
         )
         for c in found.calibrations
     ]
-    yield from _indented(table(rows))
+    yield rows
     if found.expectations:
         rows = [("option", "answers", "drawn / expected", "within the 95th percentile")]
         rows += [(e.option, f"{e.answers:,}", f"{e.ratio:.2f}", f"{e.within_p95:.0%}") for e in found.expectations]
-        yield from _indented(table(rows))
+        yield rows
 
 
-def _indented(lines: list[str]) -> list[str]:
-    return [f"  {line}" for line in lines]
+def contradiction(pairs: int) -> str:
+    """That labels contradict each other, in a sentence."""
+    return (
+        f"{counted(pairs, 'pair')} of question and option with both right and wrong answers: the mean counts. Where an "
+        "option does not answer by chance, one of its labels is wrong"
+    )
+
+
+def _proven(floor: AbsoluteFloor) -> str:
+    """What the labels prove of a floor."""
+    found, name = floor.certificate, f"{floor.least:.1%}"
+    if floor.accuracy is None:
+        return f"{name}: no option is expected to reach it on any question"
+    if found is None:
+        return f"{name}: " + ("no number of labels can prove it" if floor.least else "there is nothing to prove")
+    chance = f"{100 * found.risk:.3g} %"
+    where = f"where it is reached ({counted(found.labels, 'label')})"
+    if found.setting is not None:
+        return f"{name} is proven: fewer are right {where} with probability at most {chance}"
+    more = f"about {found.needed:,} needed" if found.needed else "on these no more are"
+    return f"{name} is not proven {where}, to a probability of at most {chance} that fewer are right: {more}"
 
 
 def _share(found: Figure) -> str:

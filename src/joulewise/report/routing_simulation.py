@@ -5,34 +5,54 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from joulewise.report.routing import table
+from joulewise.report.plain_table import table, wrapped
 from joulewise.report.text import figure
 from joulewise.routing.simulated import Simulated, Simulation
 
 
-def describe_simulation(found: Simulation) -> str:
-    """All routers beside the baseline, and where their requests went."""
+def describe_simulation(found: Simulation, width: int | None = None) -> str:
+    """All routers beside the baseline, what could not be kept, and where their requests went.
+
+    Args:
+        width: columns of the terminal; None: any.
+    """
     count = found.routers[0].requests
-    lines = [
-        f"{count:,} requests in {figure(found.duration_s)} s; joules saved and accuracy lost against {found.baseline}",
-        "",
-    ]
-    head = ("router", "right", "J/request", "joules saved", "points lost", "late", "first token p95", "whole p95")
-    rows = [head, *(_row(one) for one in found.routers)]
-    lines += table(rows)
+    head = (
+        f"{count:,} requests in {figure(found.duration_s)} s; joules saved and accuracy lost against {found.baseline}"
+    )
+    lines = [*wrapped([head], width), ""]
+    titles = ("router", "right", "J/request", "joules saved", "points lost", "late", "first token p95", "whole p95")
+    lines += table([titles, *(_row(one) for one in found.routers)], width)
+    told = _not_kept(found)
     idle = [f"{one.name} {figure(one.idle_j)} J" for one in found.routers if one.idle_j is not None]
     if idle:
-        lines += ["", f"Servers at rest: {', '.join(idle)}"]
+        told += ["", f"Servers at rest: {', '.join(idle)}"]
     carbon = [f"{one.name} {figure(one.carbon_g)} g" for one in found.routers if one.carbon_g is not None]
     if carbon:
-        lines += ["", f"CO2 equivalent of the requests: {', '.join(carbon)}"]
-    lines += ["", "Where requests went"]
-    lines += [
+        told += ["", f"CO2 equivalent of the requests: {', '.join(carbon)}"]
+    told += ["", "Where requests went"]
+    told += [
         f"  {one.name}: " + ", ".join(f"{option} {share:.0%}" for option, share in one.shares.items() if share)
         for one in found.routers
         if sum(share > 0 for share in one.shares.values()) > 1 or one.name not in one.shares
     ]
-    return "\n".join([*lines, *(f"Note: {note}" for note in found.notes)]) + "\n"
+    told += [f"Note: {note}" for note in found.notes]
+    return "\n".join([*lines, *wrapped(told, width)]) + "\n"
+
+
+def _not_kept(found: Simulation) -> list[str]:
+    """How often a router's choice could not do what was asked of it, a sentence each."""
+    told = []
+    for one in found.routers:
+        if one.limits_missed:
+            told.append(
+                f"{one.name}: no option was expected to keep all limits in {one.limits_missed:.1%} of its choices"
+            )
+        if one.below_floor:
+            told.append(
+                f"{one.name}: no option was expected to reach the floor in {one.below_floor:.1%} of its choices"
+            )
+    return ["", *told] if told else []
 
 
 def _row(one: Simulated) -> tuple[str, ...]:

@@ -66,6 +66,25 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
+class CutOff:
+    """Answers that came to the end of their token budget before their own.
+
+    Args:
+        option: whose; of a cascade, one of its two.
+        cut: how many of its samples.
+        samples: that it took.
+        tokens: the longest of them.
+        own_budget: the budget is the reasoning's own, and ``max_tokens`` does not change it.
+    """
+
+    option: str
+    cut: int
+    samples: int
+    tokens: int
+    own_budget: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Answered:
     """A question, the choice, and what came of it.
 
@@ -77,6 +96,7 @@ class Answered:
         correct, score: where the right answer is known.
         routing_j: joules of the choice.
         error: why there is no answer.
+        cut_off: what was cut off by its token budget; the thoughts of a budget, which are meant to be, apart.
     """
 
     asked: Asked
@@ -91,6 +111,7 @@ class Answered:
     score: float | None
     routing_j: float | None
     error: str | None
+    cut_off: tuple[CutOff, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +129,21 @@ def read_batch(file: Path, domain: str | None = None, answer: AnswerKind | None 
     Raises:
         UserError: it cannot be read, a line is no question (with its place), two have one id, or there is none.
     """
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from error
+    return parse_batch(data, str(file), domain, answer)
+
+
+def parse_batch(data: bytes, file: str, domain: str | None = None, answer: AnswerKind | None = None) -> list[Asked]:
+    """The questions of JSON lines; ``file`` is what they are called. Raises as ``read_batch``."""
     found: list[Asked] = []
     names: set[str] = set()
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        # At line feeds alone: a question may hold other characters that end lines.
+        lines = data.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
         raise UserError(f"{file} cannot be read as UTF-8 text: {error}") from error
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -232,7 +263,11 @@ def answer_all(
         found, stopped = run_all([asked[i] for i in again], [then[i] for i in again], further)
         for i, trial in zip(again, found, strict=True):
             trials[i].append(trial)
-    answered = [_answered(one, of) for one, of in zip(chosen, trials, strict=True) if of[-1] is not None or not stopped]
+    answered = [
+        _answered(router, one, of, options)
+        for one, of, *options in zip(chosen, trials, first, then, strict=True)
+        if of[-1] is not None or not stopped
+    ]
     return Done(answered, folders, stopped)
 
 
@@ -337,8 +372,8 @@ def _literal(label: str) -> str:
     return "".join(f"[{c}]" if c in "*?[" else c for c in label)
 
 
-def _answered(one: Chosen, trials: Sequence[Trial | None]) -> Answered:
-    """What came of a question: the last answer, and the joules and seconds of all."""
+def _answered(router: Router, one: Chosen, trials: Sequence[Trial | None], options: Sequence[str]) -> Answered:
+    """What came of a question: the last answer, and the joules and seconds of all; ``options`` are whose they are."""
     last = trials[-1]
     if last is None:
         return Answered(
@@ -362,7 +397,25 @@ def _answered(one: Chosen, trials: Sequence[Trial | None]) -> Answered:
         last.score,
         one.routing_j,
         last.error,
+        tuple(
+            cut
+            for trial, option in zip(ran, options, strict=False)
+            if (cut := _cut_off(trial, option, router.learnt[option].way)) is not None
+        ),
     )
+
+
+def _cut_off(trial: Trial, option: str, way: Way | None) -> CutOff | None:
+    """What of an answer its token budget cut off; None where nothing is.
+
+    The thoughts of a budget are meant to be cut off, and an answer is forced where they state none: that one counts.
+    """
+    kind = None if way is None else way.reasoning.get("kind")
+    made = trial.generations[1:] if kind == "budget" else trial.generations
+    cut = [generation.output_tokens for generation in made if generation.finish_reason == "length"]
+    if trial.status != "ok" or not cut:
+        return None
+    return CutOff(option, len(cut), len(made), max(cut), kind in ("cot", "budget"))
 
 
 def _text(trial: Trial) -> str:

@@ -264,8 +264,10 @@ def read_published(path: os.PathLike[str] | str, model: str, device: str, task: 
         for r in mine:
             load, token_j = float(r["avg_batch_size"]), float(r["energy_per_token_joules"])
             if int(r["num_gpus"]) == least and load >= 1 and token_j > 0:
+                _require_sane(path, load, 1e6, "avg_batch_size")
+                _require_sane(path, token_j, 1e9, "energy_per_token_joules")
                 points[load] = min(token_j, points.get(load, math.inf))
-        outputs = [float(r["avg_output_len"]) for r in mine]
+        outputs = [_require_sane(path, float(r["avg_output_len"]), 1e9, "avg_output_len") for r in mine]
     except (KeyError, ValueError, TypeError) as error:
         raise UserError(f"{path}: a column or a number that such a table has is missing ({error}).") from error
     if not points:
@@ -274,6 +276,12 @@ def read_published(path: os.PathLike[str] | str, model: str, device: str, task: 
     what = f"{least} x {device}" if least > 1 else device
     token_js = tuple(points[b] for b in loads)
     return PublishedCurve(model, what, path.name, loads, token_js, (min(outputs), max(outputs)))
+
+
+def _require_sane(path: Path, value: float, most: float, column: str) -> float:
+    if not (value == 0 or 1e-9 <= value <= most):
+        raise UserError(f"{path}: {column} {value:g} cannot be (0, or from 1e-09 to {most:g}); correct it.")
+    return value
 
 
 @dataclass(frozen=True, slots=True)

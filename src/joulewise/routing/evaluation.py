@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from joulewise.analysis.intervals import wilson
 from joulewise.counted import counted
-from joulewise.energy.reading import Z95
 from joulewise.errors import UserError
 from joulewise.routing.evaluate import Figure, PairResult, aiq, first_crossing, pair_result
+from joulewise.routing.floors import REPLICATES, WITHINS, AbsoluteFloor, Floor, Judged, absolute_floors, floors_within
 from joulewise.routing.guarantee import Certificate, certify
 from joulewise.routing.past_answers import Past
 from joulewise.routing.performance import calibration_error, reliability
@@ -23,9 +23,6 @@ from joulewise.routing.router import Router
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-WITHINS = (0.01, 0.02, 0.05, 0.1)
-"""Floors that are tried, safest first: shares of the best option's chance that may be lost."""
-REPLICATES = 500
 _PRICES = 60
 _POINTS = 8
 _FEWEST_FOR_CALIBRATION = 20
@@ -47,25 +44,6 @@ class Point:
 
     accuracy: float
     energy_j: float
-
-
-@dataclass(frozen=True, slots=True)
-class Floor:
-    """The router with a floor.
-
-    Args:
-        within: share of the best option's chance that may be lost.
-        loss: accuracy lost against the strongest option, realised; its interval is as if one label more had lost.
-        allowed: what the floor allows.
-        verdict: ``kept``, ``violated`` or ``cannot tell``, by the interval of the loss.
-        saved: share of that option's joules saved.
-    """
-
-    within: float
-    loss: Figure
-    allowed: float
-    verdict: str
-    saved: Figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +97,16 @@ class Evaluation:
         points: from the fewest joules to the most accuracy.
         same_accuracy: joules at which the router is as accurate as ``best``, as a share of its joules, the price chosen
             on these answers; None where it never is, or joules are not known.
-        pair: the router's order of queries in RouteLLM's frame, ``cheapest`` against ``best``; None for one option.
+        weak, strong: the two options of ``pair``; ``cheapest`` and ``best`` where nobody names them.
+        pair: the router's order of queries in RouteLLM's frame; None where ``strong`` is not better than ``weak``.
         aiq, aiq_fixed, aiq_oracle: mean accuracy over joules, of the router, of mixing fixed options, and of an oracle.
         oracle: the cheapest right option, where none is right the cheapest.
         chance: options by lot.
-        floors: the router with floors.
-        certificate: what these labels prove of the floors.
+        floors: the router within shares of the best option's chance.
+        certificate: what these labels prove of these floors.
+        absolute: the router with least chances of a right answer, in the order that they were asked for.
+        cascades: options of the router that are not judged.
+        contradictory: pairs of query and option with both right and wrong answers, which count by their mean.
         calibrations, expectations: by option.
     """
 
@@ -143,6 +125,8 @@ class Evaluation:
     strongest: str
     points: tuple[Point, ...]
     same_accuracy: float | None
+    weak: str
+    strong: str
     pair: PairResult | None
     aiq: float | None
     aiq_fixed: float | None
@@ -151,6 +135,9 @@ class Evaluation:
     chance: Point
     floors: tuple[Floor, ...]
     certificate: Certificate | None
+    absolute: tuple[AbsoluteFloor, ...]
+    cascades: tuple[str, ...]
+    contradictory: int
     calibrations: tuple[Calibration, ...]
     expectations: tuple[Expectation, ...]
 
@@ -177,16 +164,27 @@ class _Table:
         return self.joules_known and bool(np.isfinite(self.expected).all())
 
 
-def evaluate(router: Router, past: Past, also_seen: bool = False, margin: float = 0.02, seed: int = 0) -> Evaluation:
+def evaluate(
+    router: Router,
+    past: Past,
+    also_seen: bool = False,
+    margin: float = 0.02,
+    seed: int = 0,
+    leasts: Sequence[float] = (),
+    pair: tuple[str, str] | None = None,
+) -> Evaluation:
     """Hold a router against past answers.
 
     Args:
         also_seen: count queries that it learnt from, too: figures are then better than they will be.
         margin: of the certificate.
         seed: of the bootstrap.
+        leasts: floors of the chance of a right answer, from 0 to 1.
+        pair: the weak and the strong option of RouteLLM's frame; None for the cheapest and the most accurate one.
 
     Raises:
-        UserError: no query is left to judge by, with the reason.
+        UserError: no query is left to judge by, with the reason; a floor beyond 0 to 1; a pair of options of which one
+            is not judged, or of one option twice.
     """
     scores: dict[tuple[str, str | None], dict[str, list[float]]] = {}
     drawn: dict[tuple[str, str | None], dict[str, list[float]]] = {}
@@ -209,6 +207,10 @@ def evaluate(router: Router, past: Past, also_seen: bool = False, margin: float 
     if not options:
         told = f"they are of {', '.join(sorted(unknown))}" if unknown else "there are no scored answers"
         raise UserError(f"nothing to judge the router by: {told}, and it knows {', '.join(router.learnt)}")
+    if pair is not None and (strange := [name for name in pair if name not in options]):
+        raise UserError(f"the pair's option {strange[0]} has no scored answers here; there are {', '.join(options)}")
+    if pair is not None and router.learnt[pair[0]].answers_as == router.learnt[pair[1]].answers_as:
+        raise UserError(f"the pair {', '.join(pair)}: both give the same answers, so there is no gap between them")
     groups = {router.learnt[name].answers_as for name in options}
     complete = [key for key, of in scores.items() if groups <= set(of)]
     fresh = [key for key in complete if also_seen or not router.saw(key[0])]
@@ -221,12 +223,16 @@ def evaluate(router: Router, past: Past, also_seen: bool = False, margin: float 
         table,
         margin,
         seed,
+        leasts,
+        pair,
         also_seen=also_seen,
         modelled=modelled,
         seen=sum(router.saw(key[0]) for key in complete),
         incomplete=len(scores) - len(complete),
         unknown=tuple(sorted(unknown)),
         missing=tuple(name for name in router.learnt if name not in options),
+        cascades=tuple(option.name for option in router.cascades),
+        contradictory=past.contradictory,
         calibrations=_calibrations(router, table),
     )
 
@@ -266,6 +272,8 @@ def _evaluation(
     table: _Table,
     margin: float,
     seed: int,
+    leasts: Sequence[float],
+    named: tuple[str, str] | None,
     *,
     also_seen: bool,
     modelled: bool,
@@ -273,6 +281,8 @@ def _evaluation(
     incomplete: int,
     unknown: tuple[str, ...],
     missing: tuple[str, ...],
+    cascades: tuple[str, ...],
+    contradictory: int,
     calibrations: tuple[Calibration, ...],
 ) -> Evaluation:
     accuracy, known, by_joules = table.correct.mean(axis=0), table.joules_known, table.expected_known
@@ -281,10 +291,11 @@ def _evaluation(
     cheapest = int(np.argmin(joules)) if known else int(np.argmin(accuracy))
     strongest = int(np.argmax(table.predicted.mean(axis=0)))
     points, right, spent = _trade_off(table) if by_joules else ([], np.empty(0), np.empty(0))
+    weak, strong = (cheapest, best) if named is None else map(table.options.index, named)
     pair = None
-    if accuracy[best] > accuracy[cheapest]:
-        gain = table.predicted[:, best] - table.predicted[:, cheapest]
-        pair = pair_result(gain, table.correct[:, cheapest], table.correct[:, best], seed, REPLICATES)
+    if accuracy[strong] > accuracy[weak]:
+        gain = table.predicted[:, strong] - table.predicted[:, weak]
+        pair = pair_result(gain, table.correct[:, weak], table.correct[:, strong], seed, REPLICATES)
     area = None
     if by_joules and joules.max() > joules.min():
         ends = float(joules.min()), float(joules.max())
@@ -296,7 +307,8 @@ def _evaluation(
         best_so_far = np.maximum.accumulate(right[order])
         at = first_crossing(spent[order] / joules[best], best_so_far / max(accuracy[best], 1e-12), 1.0)
         same = None if math.isnan(at) else at
-    floors, losses = _floors(table, strongest, accuracy, seed) if by_joules else ((), None)
+    judged = Judged(table.correct, table.joules, table.predicted, table.expected)
+    floors, losses = floors_within(judged, strongest, accuracy, seed) if by_joules else ((), None)
     certificate = None
     if losses is not None:
         # Learn-then-Test asks for labels in an order that has nothing to do with them, and files are often sorted.
@@ -318,6 +330,8 @@ def _evaluation(
         strongest=table.options[strongest],
         points=tuple(points),
         same_accuracy=same,
+        weak=table.options[weak],
+        strong=table.options[strong],
         pair=pair,
         aiq=None if area is None else area[0],
         aiq_fixed=None if area is None else area[1],
@@ -326,6 +340,9 @@ def _evaluation(
         chance=Point(float(accuracy.mean()), float(joules.mean())),
         floors=floors,
         certificate=certificate,
+        absolute=absolute_floors(judged, strongest, leasts, seed) if by_joules else (),
+        cascades=cascades,
+        contradictory=contradictory,
         calibrations=calibrations,
         expectations=_expectations(table),
     )
@@ -372,31 +389,6 @@ def _oracle(table: _Table) -> Point:
     chosen, rows = np.argmax(worth, axis=1), np.arange(len(worth))
     spent = float(joules[rows, chosen].mean()) if table.joules_known else math.nan
     return Point(float(table.correct[rows, chosen].mean()), spent)
-
-
-def _floors(table: _Table, strongest: int, accuracy: Floats, seed: int) -> tuple[tuple[Floor, ...], Floats | None]:
-    """The router with each floor, and its losses by query."""
-    if len(table.options) < 2:
-        return (), None
-    rows, n = np.arange(len(table.correct)), len(table.correct)
-    draws = np.random.default_rng(seed).integers(0, n, (REPLICATES, n))
-    floors, losses = [], []
-    for within in WITHINS:
-        able = table.predicted >= table.predicted.max(axis=1, keepdims=True) * (1.0 - within)
-        chosen = np.argmin(np.where(able, table.expected, math.inf), axis=1)
-        loss = table.correct[:, strongest] - table.correct[rows, chosen]
-        losses.append(loss)
-        mean = float(loss.mean())
-        # One imagined label that lost: where all agree, labels still say only so much.
-        half = Z95 * math.sqrt((float(((loss - mean) ** 2).sum()) + 1.0) / n / n)
-        allowed = within * float(accuracy[strongest])
-        verdict = "kept" if mean + half <= allowed else "violated" if mean - half > allowed else "cannot tell"
-        drew, full = table.joules[rows, chosen], table.joules[:, strongest]
-        shares = 1.0 - drew[draws].sum(axis=1) / full[draws].sum(axis=1)
-        low, high = np.percentile(shares, [2.5, 97.5])
-        saved = Figure(float(1.0 - drew.sum() / full.sum()), float(low), float(high))
-        floors.append(Floor(within, Figure(mean, mean - half, mean + half), allowed, verdict, saved))
-    return tuple(floors), np.stack(losses, axis=1)
 
 
 def _calibrations(router: Router, table: _Table) -> tuple[Calibration, ...]:

@@ -27,6 +27,9 @@ TIMEOUT_S = 0.5
 CARBON_EVERY_S, CARBON_AGAIN_S = 900.0, 60.0
 """The carbon intensity is asked for no more often, and after a failure: it changes by the quarter of an hour."""
 
+MOST_REQUESTS, MOST_LATENCY_MS, MOST_WATTS, MOST_CARBON_G = 1e6, 1e8, 1e6, 1e5
+"""Beyond these nobody's requests, milliseconds, watts of a server and grams a kWh are: a number was mistyped."""
+
 _GAUGES = {
     "vllm:num_requests_running": "vllm:num_requests_waiting",
     "sglang:num_running_reqs": "sglang:num_queue_reqs",
@@ -97,15 +100,15 @@ def _requests(metrics: Exposition, name: str) -> float | None:
             by_replica[replica] = max(value, by_replica.get(replica, 0.0))
     if len(by_replica) > 1:
         by_replica.pop((), None)
-    return _known(sum(by_replica.values())) if by_replica else None
+    return _known(sum(by_replica.values()), MOST_REQUESTS) if by_replica else None
 
 
 def _sum(metrics: Exposition, name: str) -> float | None:
     return _known(sum(value for _, value in metrics[name])) if name in metrics else None
 
 
-def _known(value: float) -> float | None:
-    return value if 0 <= value < math.inf else None
+def _known(value: float, most: float = math.inf) -> float | None:
+    return value if 0 <= value <= most and math.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +272,7 @@ def _mean_between(before: Metrics, after: Metrics) -> float | None:
         return None
     count = (after.first_tokens or 0.0) - (before.first_tokens or 0.0)
     seconds = (after.first_tokens_s or 0.0) - (before.first_tokens_s or 0.0)
-    return seconds / count if count > 0 and seconds >= 0 else None
+    return _known(seconds / count, MOST_LATENCY_MS / 1000.0) if count > 0 and seconds >= 0 else None
 
 
 def _key(one: Watched) -> str | None:
@@ -287,22 +290,25 @@ def _root(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
 
 
-def by_model(texts: Sequence[str], models: Collection[str], option: str) -> dict[str, float]:
+def by_model(
+    texts: Sequence[str], models: Collection[str], option: str, most: float = MOST_REQUESTS
+) -> dict[str, float]:
     """What ``--load`` and ``--latency-ms`` say, by model.
 
     Args:
         texts: ``8`` for all models, or ``MODEL=8``, which goes before; of two for one model the later counts.
         models: all there are.
         option: its name, for what is told.
+        most: that can be.
 
     Raises:
-        UserError: no number of at least 0, or no such model.
+        UserError: no number of at least 0, one beyond what can be, or no such model.
     """
     found: dict[str, float] = {}
     named: dict[str, float] = {}
     for text in texts:
         model, equals, number = text.rpartition("=")
-        value = _number(number, f"{option} {text}", "8, or MODEL=8")
+        value = _number(number, f"{option} {text}", "8, or MODEL=8", most)
         if not equals:
             found = dict.fromkeys(models, value)
         elif model in models:
@@ -316,18 +322,20 @@ def carbon_given(text: str, option: str = "--carbon-g-per-kwh") -> float:
     """What ``--carbon-g-per-kwh`` says.
 
     Raises:
-        UserError: no number of at least 0.
+        UserError: no number of at least 0, or one beyond what can be.
     """
-    return _number(text, f"{option} {text}", "350")
+    return _number(text, f"{option} {text}", "350", MOST_CARBON_G)
 
 
-def _number(text: str, place: str, example: str) -> float:
+def _number(text: str, place: str, example: str, most: float) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
         raise UserError(f"{place}: no number of at least 0; give one such as {example}.")
+    if value > most:
+        raise UserError(f"{place}: more than can be (at most {most:,.0f}); give one such as {example}.")
     return value
 
 

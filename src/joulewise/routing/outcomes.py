@@ -18,8 +18,10 @@ from joulewise.errors import UserError
 
 QUERY_NAMES = ("query", "question", "prompt")
 DOMAIN_NAMES = ("domain", "subject", "category")
-FIGURES = ("prompt_tokens", "output_tokens", "energy_j", "first_token_s", "total_s")
-"""What a row of one option may tell besides: of one answer, in tokens, joules and seconds."""
+FIGURES = {"prompt_tokens": 1e9, "output_tokens": 1e9, "energy_j": 1e12, "first_token_s": 1e8, "total_s": 1e8}
+"""What a row of one option may tell besides, and the most that can be: of one answer, in tokens, joules and seconds."""
+_LEAST = 1e-9
+"""A figure above 0 and below this is none of an answer; fits to it would overflow."""
 _WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
 
 
@@ -146,7 +148,11 @@ def _read(row: Mapping[str, Any], where: str, options: Sequence[str] | None) -> 
     domain = None if domain is None else str(domain)
     if "option" in row:
         name = "correct" if "correct" in row else "score"
-        figures = {f: _figure(row[f], f"{where}, field {f}") for f in FIGURES if row.get(f) not in (None, "")}
+        figures = {
+            f: _figure(row[f], f"{where}, field {f}", most)
+            for f, most in FIGURES.items()
+            if row.get(f) not in (None, "")
+        }
         if not str(row["option"] or "").strip():
             raise UserError(f"{where}, field option: it is empty; name the option that was asked.")
         yield Outcome(query, str(row["option"]), _score(row.get(name), f"{where}, field {name}"), domain, figures)
@@ -159,13 +165,18 @@ def _read(row: Mapping[str, Any], where: str, options: Sequence[str] | None) -> 
             yield Outcome(query, option, _score(scores[option], f"{where}, field {option}"), domain, {})
 
 
-def _figure(value: object, where: str) -> float:
+def _figure(value: object, where: str, most: float) -> float:
     try:
         found = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else math.nan
-    except ValueError:
+    except (ValueError, OverflowError):  # of an integer with hundreds of digits
         found = math.nan
     if not (math.isfinite(found) and found >= 0):
         raise UserError(f"{where}: a number of at least 0; leave it empty where it is not known.")
+    if found > most or 0 < found < _LEAST:
+        raise UserError(
+            f"{where}: {found:g} is no figure of one answer (0, or from {_LEAST:g} to {most:g}); correct it, or leave "
+            "it empty where it is not known."
+        )
     return found
 
 

@@ -121,6 +121,19 @@ class Past:
             if a.query is not None and a.score is not None
         )
 
+    @property
+    def contradictory(self) -> int:
+        """Pairs of query and option that have both right and wrong answers, whatever their domains.
+
+        They are learnt by their mean; where an option was asked by chance more than once that is as it should be, else
+        one of its labels is wrong.
+        """
+        right: dict[tuple[str, str], set[bool]] = {}
+        for a in self.answers:
+            if a.query is not None and a.score is not None and a.score != 0.5:
+                right.setdefault((" ".join(a.query.split()), self.answers_as(a.option)), set()).add(a.score > 0.5)
+        return sum(len(both) > 1 for both in right.values())
+
     def joined(self, other: Past) -> Past:
         """Both together; of an option that both tell how to run, the later way."""
         return Past(self.answers + other.answers, {**self.ways, **other.ways}, self.notes + other.notes)

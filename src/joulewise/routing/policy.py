@@ -210,6 +210,8 @@ class Choice:
         reasons: sentences, the deciding one first.
         best_effort: something that was asked for is not reached.
         verdicts: every option, by name.
+        limits_missed: no option is expected to keep all limits.
+        below_floor: no option, of those that miss the fewest limits, is expected to reach the floor.
     """
 
     option: str
@@ -217,6 +219,8 @@ class Choice:
     reasons: tuple[str, ...]
     best_effort: bool
     verdicts: tuple[Verdict, ...]
+    limits_missed: bool = False
+    below_floor: bool = False
 
 
 Estimator = Callable[[Query, Option, Load], Estimate]
@@ -279,7 +283,8 @@ def choose(query: Query, options: Sequence[Option], estimate: Estimator, state: 
             why = _worse(name, taken, found, costs, by_cost)
         verdicts.append(Verdict(name, found[name], costs.get(name), why))
     told = (*reasons, *dict.fromkeys(notes))
-    return Choice(taken, found[taken], told, not above or fewest > 0, tuple(verdicts))
+    missed_any, below = fewest > 0, not above
+    return Choice(taken, found[taken], told, below or missed_any, tuple(verdicts), missed_any, below)
 
 
 def cascade_estimate(cascade: Cascade, first: Estimate, then: Estimate) -> Estimate:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from joulewise.routing.energy import expected_energy
 from joulewise.routing.latency import Latency
 from joulewise.routing.outcomes import Outcomes
 from joulewise.routing.performance import Prediction
-from joulewise.routing.policy import Estimate, Goal, Load, Option, Query, Reading, State, choose, load_of
+from joulewise.routing.policy import Choice, Estimate, Goal, Load, Option, Query, Reading, State, choose, load_of
 from joulewise.routing.router import Learnt, Router, known_energy, seconds_of, size_of
 from joulewise.routing.simulated import Simulated, Simulation, compared, late, spread
 from joulewise.routing.simulated_fleet import Carbon, Job, Luck, Server, job_of
@@ -163,7 +163,7 @@ def _latency(known: Learnt) -> Latency:
 @dataclass(slots=True)
 class _Done:
     jobs: list[Job]
-    best_effort: list[bool]
+    choices: list[Choice]
     servers: Mapping[str, Server]
     routing_j: float
 
@@ -211,7 +211,7 @@ class _Run:
         for number, arrival in enumerate(self.arrivals):
             now_s = arrival.due_s
             run_until(now_s)
-            option = self._taken(name, number, history, done.best_effort)
+            option = self._taken(name, number, history, done.choices)
             model = self.router.learnt[option].option.model
             job = job_of(
                 number,
@@ -237,7 +237,7 @@ class _Run:
             return max(1.0, float(told))
         return self.router.learnt[option].prompt.tokens(size_of(self.asked.texts[self.rows[number]]))
 
-    def _taken(self, name: str, number: int, history: _History, best_effort: list[bool]) -> str:
+    def _taken(self, name: str, number: int, history: _History, choices: list[Choice]) -> str:
         if name in self.router.learnt:
             return name
         now_s = self.arrivals[number].due_s
@@ -259,7 +259,7 @@ class _Run:
             return self._estimate(option.name, number, load, query.domain)
 
         choice = choose(Query(longest, domain), options, estimate, state, self.goal)
-        best_effort.append(choice.best_effort)
+        choices.append(replace(choice, verdicts=()))  # a long trace's would fill the memory
         return choice.option
 
     def _model(self, name: str) -> str:
@@ -325,7 +325,9 @@ class _Run:
             late(total, goal.most_total_s),
             None if self.fleet.carbon is None else math.fsum(job.carbon_g for job in done.jobs),
             {option: taken.count(option) / n for option in self.names},
-            float(np.mean(done.best_effort)) if done.best_effort else None,
+            _share(choice.best_effort for choice in done.choices),
+            _share(choice.limits_missed for choice in done.choices),
+            _share(choice.below_floor for choice in done.choices),
             against,
             joules,
             right,
@@ -357,3 +359,9 @@ class _History:
 
 def _joules_of(done: _Done) -> Floats:
     return np.array([job.energy_j for job in done.jobs]) + done.routing_j
+
+
+def _share(answers: Iterable[bool]) -> float | None:
+    """How many are so; None of none."""
+    found = list(answers)
+    return sum(found) / len(found) if found else None

@@ -54,6 +54,9 @@ class Simulated:
         carbon_g: of the requests' joules; None where the grid is not known.
         shares: by option.
         best_effort: share of choices that reach less than the goal asks for; None where no policy chose.
+        limits_missed: share of choices of which no option was expected to keep all limits; None where no policy chose.
+        below_floor: share of choices of which no option (of those that miss the fewest limits) was expected to reach
+            the floor; None where no policy chose.
         against: the baseline; None for the baseline itself.
         energy_by_request_j, right_by_request, total_by_request_s: in the order of arrival.
     """
@@ -73,6 +76,8 @@ class Simulated:
     carbon_g: float | None
     shares: Mapping[str, float]
     best_effort: float | None
+    limits_missed: float | None
+    below_floor: float | None
     against: Against | None
     energy_by_request_j: Floats
     right_by_request: Floats

@@ -125,6 +125,47 @@ def test_joules_that_were_not_drawn_are_those_expected() -> None:
     assert {round(one.energy_j or 0.0) for one in found.fixed} == {2, 20}
 
 
+def test_absolute_floors_are_held_against_the_answers() -> None:
+    found = evaluate(fit_router(past(800, 1)), past(600, 2), leasts=[0.75, 0.99])
+    low, high = found.absolute
+    assert (low.verdict, high.verdict) == ("kept", "never reached")
+    # The small option reaches it in two of four fields, so half of the large one's joules are saved, more or less.
+    assert 0.3 < (low.saved.value or 0.0) < 0.6
+    assert low.reached > 500
+    told = describe_evaluation(found)
+    assert "75.0% is not proven where it is reached" in told or "75.0% is proven: fewer are right" in told
+    assert "99.0%: no option is expected to reach it on any question" in told
+    assert max(map(len, describe_evaluation(found, 80).splitlines())) <= 80
+    assert json.loads(json.dumps(evaluation_json(found), allow_nan=False))["absolute"][0]["least"] == 0.75
+    bare = evaluate(fit_router(past(300, 1, joules=False)), past(100, 2, joules=False), leasts=[0.5])
+    assert bare.absolute == ()
+
+
+def test_a_pair_is_as_it_is_named(found: Evaluation) -> None:
+    router, data = fit_router(past(800, 1)), past(600, 2)
+    assert (found.weak, found.strong) == ("small", "large")
+    same = evaluate(router, data, pair=("small", "large"))
+    assert same.pair == found.pair
+    turned = evaluate(router, data, pair=("large", "small"))
+    assert turned.pair is None
+    assert "large and small: no gap of accuracy" in describe_evaluation(turned)
+    with pytest.raises(UserError, match="the pair's option huge has no scored answers here; there are large, small"):
+        evaluate(router, data, pair=("small", "huge"))
+    with pytest.raises(UserError, match="both give the same answers"):
+        evaluate(router, data, pair=("small", "small"))
+
+
+def test_contradictory_answers_are_told() -> None:
+    data = past(100, 2)
+    turned = replace(
+        data, answers=(*data.answers, replace(data.answers[0], score=1.0 - (data.answers[0].score or 0.0)))
+    )
+    found = evaluate(fit_router(past(300, 1)), turned)
+    assert found.contradictory == 1
+    assert "1 pair of question and option with both right and wrong answers" in describe_evaluation(found)
+    assert "both right and wrong" not in describe_evaluation(evaluate(fit_router(past(300, 1)), data))
+
+
 def test_options_on_one_side_only_are_told() -> None:
     learnt, other = past(300, 1), past(100, 2)
     strange = replace(other, answers=tuple(replace(a, option="huge") for a in other.answers if a.option == "large"))

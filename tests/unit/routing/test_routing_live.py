@@ -396,6 +396,9 @@ def test_numbers_for_all_models_or_one() -> None:
         (lambda: by_model(["m="], ["m"], "--load"), "no number"),
         (lambda: by_model(["nan"], ["m"], "--load"), "no number"),
         (lambda: by_model(["x=1"], ["m", "n"], "--load"), "no option is of a model x; there are m, n"),
+        (lambda: by_model(["1e300"], ["m"], "--load"), "--load 1e300: more than can be .at most 1,000,000."),
+        (lambda: by_model(["m=2e8"], ["m"], "--latency-ms", 1e8), "--latency-ms m=2e8: more than can be"),
+        (lambda: carbon_given("1e6"), "--carbon-g-per-kwh 1e6: more than can be .at most 100,000."),
         (lambda: carbon_given("inf"), "--carbon-g-per-kwh inf: no number of at least 0"),
     ],
 )
