@@ -10,17 +10,7 @@ from joulewise.routing.past_answers import from_file
 
 def test_labels_that_contradict_each_other_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
-    rows = [
-        "q,a,1,law",
-        "q,a,0,law",
-        "q,b,1,law",
-        "q,b,1,law",
-        "r,a,1,",
-        "r,a,0,law",
-        "s,a,0.5,",
-        "s,a,1,",
-       ,
-    ]
+    rows = ["q,a,1,law", "q,a,0,law", "q,b,1,law", "q,b,1,law", "r,a,1,", " r,a,0,law", "s,a,0.5,", "s,a,1,"]
     file.write_text("query,option,correct,domain\n" + "\n".join(rows) + "\n")
     # Of q and r by a; b's are twice the same, and a half is neither right nor wrong.
     assert from_file(file).contradictory == 2
