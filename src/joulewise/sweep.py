@@ -45,6 +45,8 @@ LEAST_S, MOST_S = 0.5, 2.0
 
 SEEN_S = 0.3
 """What happened so long ago is known as well as it will be: the counter's next step has been read."""
+ASK_S = 0.1
+"""How well an open window's joules are known is asked so often: each time the device idles for a moment."""
 
 
 _TIMED = 4
@@ -234,11 +236,16 @@ def _measure(
     generations: list[Generation] = []
     started_at, before = utc_now(), cpu_use()
     with meter.window() as window:
-        while not generations or not (
-            (lasted_s := time.monotonic() - window.start_s) >= enough_s
-            or (lasted_s >= max(LEAST_S, 2 * SEEN_S) and _known(meter, window.start_s, error))
-        ):
+        ask_s = window.start_s + max(LEAST_S, 2 * SEEN_S)
+        while True:
             generations += run()
+            now_s = time.monotonic()
+            if now_s - window.start_s >= enough_s:
+                break
+            if now_s >= ask_s:
+                if _known(meter, window.start_s, error):
+                    break
+                ask_s = now_s + ASK_S
     others = other_cores(before, cpu_use())
     return Trial(
         trial_id=f"{cell.cell_id}|{point.label}|0",
@@ -270,7 +277,7 @@ def _measure(
 def _known(meter: Meter, start_s: float, error: float) -> bool:
     """Whether the joules of a window that is still open are known so well: an idle card before it tells that badly."""
     try:
-        energy = meter.between(start_s, time.monotonic() - SEEN_S)
+        energy = meter.between(start_s, time.monotonic() - SEEN_S, wait=False)
     except JoulewiseError:  # the timeline does not reach back so far
         return False
     measured = [part for part in energy.components if part.provenance == "measured"]

@@ -107,7 +107,8 @@ def test_a_window_ends_when_its_joules_are_known_whatever_was_foretold(
     measure(engine, tmp_path / "known", counter, points=12)
     assert max(load(tmp_path / "known").arrow["duration_s"].to_pylist()) < 10.0
 
-    def unknown(start_s: float, end_s: float) -> Any:
+    def unknown(start_s: float, end_s: float, *, wait: bool = True) -> Any:
+        assert not wait, "the device would idle inside the window"
         raise JoulewiseError("the timeline does not reach back")
 
     monkeypatch.setattr(counter, "between", unknown)

@@ -293,7 +293,7 @@ class Meter:
             last = [(track, track.read()) for track in reversed(self._order)]
             window._close(self._moment(end_s, last[::-1]))
 
-    def between(self, start_s: float, end_s: float, part: Part = WHOLE) -> Energy:
+    def between(self, start_s: float, end_s: float, part: Part = WHOLE, *, wait: bool = True) -> Energy:
         """The joules of a stretch of time that has passed, by the timeline.
 
         The counter was not read at its ends for the purpose, so the interval is wider than a window's.
@@ -302,6 +302,8 @@ class Meter:
             start_s: its start, on the meter's clock (``time.monotonic``), in seconds.
             end_s: its end.
             part: whose joules are asked for.
+            wait: for the counter's next step, which narrows the interval. Without it, what is known by now: whoever
+                asks inside a window that he measures must not let the device idle there.
 
         Raises:
             JoulewiseError: the timeline does not cover it: it keeps an hour (``timeline.KEPT_S``).
@@ -318,7 +320,7 @@ class Meter:
                 + ("is still to come" if reach_s == math.inf else f"is {now_s - reach_s:.1f} s old")
             )
         start, end = (_Moment(t, {track: track.edge(None, t) for track in self._order}) for t in (start_s, end_s))
-        return self._energy(start, end, part)
+        return self._energy(start, end, part, wait=wait)
 
     def resolvable(self, relative_error: float) -> dict[ComponentName, float | None]:
         """How long a window must last, at the present power, for its 95 % interval to be so narrow.
@@ -385,12 +387,12 @@ class Meter:
     def _longest_period_s(self) -> float:
         return max((track.period_s or 0.0 for track in self._order), default=0.0)
 
-    def _energy(self, start: _Moment, end: _Moment, part: Part) -> Energy:
+    def _energy(self, start: _Moment, end: _Moment, part: Part, *, wait: bool = True) -> Energy:
         """The joules between two moments; waits for the step after the later one, if a sampler is there to see it."""
         with self._settled:
             for moment in (start, end):
                 moment.settle(at_once=False)
-            if sampler().follows(self):
+            if wait and sampler().follows(self):
                 wait_s = min(LONGEST_WAIT_S, PATIENCE * self._longest_period_s())
                 self._settled.wait_for(lambda: end.settled or self._closed, wait_s)
             for moment in (start, end):

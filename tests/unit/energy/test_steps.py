@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from simulated import Clock, Load, SimulatedSource, spec
 
 from joulewise.energy import ComponentEnergy, Meter, Reading, Window, timeline
+from joulewise.energy import meter as meter_module
 from joulewise.energy import track as track_module
 from joulewise.energy.reading import DeviceState
 from joulewise.errors import JoulewiseError
@@ -220,6 +222,21 @@ def test_a_stretch_is_told_after_the_fact() -> None:
     calm = meter.between(1006.1, 1007.9).gpu
     assert calm is not None
     assert calm.energy_j == pytest.approx(216.0, rel=0.02)
+
+
+def test_a_stretch_is_told_by_what_is_known_where_nothing_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    meter = locked_meter(SimulatedSource(clock, STEADY))
+    follow(meter, clock, 1008.0)
+    waits: list[float] = []
+    monkeypatch.setattr(meter._settled, "wait_for", lambda _, seconds: waits.append(seconds))
+    monkeypatch.setattr(meter_module, "sampler", lambda: SimpleNamespace(follows=lambda _: True))
+    told = meter.between(1004.0, 1007.99, wait=False).gpu
+    assert not waits
+    assert told is not None
+    assert told.energy_j == pytest.approx(3.99 * 300.0, rel=0.02)
+    meter.between(1004.0, 1007.99)
+    assert len(waits) == 1
 
 
 def test_a_stretch_of_a_counter_without_power_and_of_a_model_is_told_too() -> None:
