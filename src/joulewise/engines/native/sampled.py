@@ -13,7 +13,7 @@ from torch import Tensor
 
 from joulewise.engines.native.accept import Chooser
 from joulewise.engines.native.loop import Decoded, log_probabilities
-from joulewise.engines.native.session import BUCKET, ROOM
+from joulewise.engines.native.session import BUCKET, ROOM, fill_up
 from joulewise.engines.native.together import Rows
 from joulewise.engines.phases import Stopwatch
 
@@ -105,10 +105,12 @@ def _prefill(rows: Rows, prompts: Sequence[Tensor]) -> Tensor:
     first, *others = prompts
     if not others or any(len(prompt) != len(first) for prompt in others) or (torch.stack(others) != first).any():
         return rows.prefill(prompts)
-    once = rows.model.new_cache(len(first))
-    hidden = rows.model.forward(once, first, 0, None).last
-    rows.cache.rows(len(first)).copy_(once.rows(len(first)))
-    return hidden[-1:].expand(len(prompts), -1)
+    count = len(first)
+    filled, positions = fill_up(first, rows.prompt_width(count))
+    once = rows.model.new_cache(len(filled))
+    hidden = rows.model.forward(once, filled, 0, None, positions).last
+    rows.cache.rows(count).copy_(once.rows(count))
+    return hidden[count - 1 : count].expand(len(prompts), -1)
 
 
 def _logits(rows: Rows, span: int, tokens: Tensor, before: Tensor) -> Tensor:

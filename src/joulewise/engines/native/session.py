@@ -29,10 +29,30 @@ WIDTHS = (1, 2, 3, 4, 5, 6, 8, 11, 16, 21, 32, 48, 64, 96, 128, 192, 257)
 BUCKET = 256
 """Slots that a captured forward reads come in multiples of this."""
 
+PROMPT_STEPS = ((512, 64), (2048, 128))
+"""Up to so many tokens a prompt is filled up to a multiple of so many; beyond, of ``BUCKET``. For a number of tokens
+that is new to it the library chooses each product's kernel anew: on an H200 some 60 ms, in which the card idles."""
+
 ROOM = 2048
 """A captured session has room for so many tokens at least; a longer text makes a larger one, and captures anew."""
 
 _WARM_UPS = 2
+
+
+def prompt_width(tokens: int) -> int:
+    """How many tokens a GPU reads for a prompt of so many: what fills it up lies behind its end, where none sees it."""
+    step = next((step for most, step in PROMPT_STEPS if tokens <= most), BUCKET)
+    return -(-tokens // step) * step
+
+
+def fill_up(tokens: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Prompts of one length, shape ``(..., P)``, filled up to ``(..., width)``, and their tokens' positions.
+
+    Positions have the shape ``(width,)``. What fills up has the last one: no table of positions is overrun.
+    """
+    count = tokens.shape[-1]
+    filled = torch.nn.functional.pad(tokens, (0, width - count))
+    return filled, torch.arange(width, device=tokens.device).clamp(max=count - 1)
 
 
 class Judging(NamedTuple):
@@ -275,9 +295,10 @@ def open_session(model: DecoderModel, capacity: int) -> Session:
 
 
 def prepare_session(model: DecoderModel, most: Mapping[int | None, int]) -> None:
-    """On a GPU, capture a model's forwards now: not in a window that is measured. See ``Captured.prepare``."""
+    """On a GPU, capture a model's forwards now: not in a window that is measured. See ``Captured``."""
     session = open_session(model, ROOM)
     if isinstance(session, Captured):
+        session.prepare_prompts()
         session.prepare(most)
 
 
@@ -333,8 +354,20 @@ class Captured:
         return range(-(-width // BUCKET) * BUCKET, self.cache.capacity + 1, BUCKET)
 
     def prefill(self, tokens: Tensor) -> Hidden:
-        """Read a prompt; not captured, since every prompt has another length."""
-        return self._model.forward(self.cache, tokens, 0, None)
+        """Read a prompt; not captured, and of a length that others have too (``prompt_width``)."""
+        count = len(tokens)
+        filled, positions = fill_up(tokens, min(prompt_width(count), self.cache.capacity))
+        return self._model.forward(self.cache, filled, 0, None, positions)[:count]
+
+    def prepare_prompts(self) -> None:
+        """Read prompts of every width up to ``ROOM`` once, so that the library has chosen its kernels."""
+        width = 0
+        while width < ROOM:
+            width = prompt_width(width + 1)
+            try:
+                self.prefill(torch.zeros(width, dtype=torch.long, device=self._model.device))
+            except torch.OutOfMemoryError:  # a prompt of this length will say so, if one ever comes
+                return
 
     def forward(self, nodes: Tensor, length: int, tree: Tree, judging: Judging | None = None) -> Made:
         """Read the nodes of a tree by a captured forward."""

@@ -22,7 +22,15 @@ from joulewise.engines.native.attention import Sight
 from joulewise.engines.native.loop import Decoded, until_the_end
 from joulewise.engines.native.model import DecoderModel
 from joulewise.engines.native.recorded import Recorded
-from joulewise.engines.native.session import BUCKET, ROOM, Capture, cuda_graph, lasting_cuda_graph
+from joulewise.engines.native.session import (
+    BUCKET,
+    ROOM,
+    Capture,
+    cuda_graph,
+    fill_up,
+    lasting_cuda_graph,
+    prompt_width,
+)
 from joulewise.engines.phases import Stopwatch
 
 
@@ -89,13 +97,18 @@ class Rows:
 
     def prefill(self, prompts: Sequence[Tensor]) -> Tensor:
         """Read prompts, each from slot 0 on; each one's last hidden state, shape ``(texts, H)``."""
-        # What fills shorter prompts up stands behind their ends, where no token sees it before it is written over.
+        # What fills prompts up stands behind their ends, where no token sees it before it is written over.
         tokens = torch.nn.utils.rnn.pad_sequence(list(prompts), batch_first=True)
+        tokens, positions = fill_up(tokens, self.prompt_width(tokens.shape[1]))
         cache = self.cache
         cache.slots, cache.span = torch.arange(tokens.shape[1], device=tokens.device), tokens.shape[1]
-        hidden = self.model.read(tokens, cache, None, cache.slots.expand(tokens.shape)).last
+        hidden = self.model.read(tokens, cache, None, positions.expand(tokens.shape)).last
         lasts = torch.tensor([len(prompt) - 1 for prompt in prompts], device=tokens.device)
         return hidden[torch.arange(len(prompts), device=tokens.device), lasts]
+
+    def prompt_width(self, tokens: int) -> int:
+        """How many tokens are read for a prompt of so many: more where forwards have fixed shapes."""
+        return tokens if self._capture is None else min(prompt_width(tokens), self.cache.capacity)
 
     def read(self, tokens: Tensor, before: Tensor, span: int) -> Tensor:
         """Read chains of tokens, shape ``(texts, W)``, each behind its own ``before`` tokens; hidden states."""

@@ -13,9 +13,10 @@ import tiny_models
 from joulewise.engines.engine import Sampling
 from joulewise.engines.native import session as module
 from joulewise.engines.native.accept import Chooser, Lot, match
+from joulewise.engines.native.cache import KV
 from joulewise.engines.native.draft import Draft
-from joulewise.engines.native.model import DecoderModel
-from joulewise.engines.native.session import CHAIN, Captured, Eager, Judging, uncaptured
+from joulewise.engines.native.model import DecoderModel, Hidden
+from joulewise.engines.native.session import CHAIN, Captured, Eager, Judging, prompt_width, uncaptured
 from joulewise.engines.native.tree import Tree, chain, path
 from joulewise.engines.transformers.loading import make_neutral
 from no_wait import NoWait
@@ -68,6 +69,61 @@ def test_a_length_that_crosses_into_the_next_bucket(model: DecoderModel, monkeyp
     monkeypatch.setattr(module, "BUCKET", 8)
     nodes = torch.tensor([5, 6, 7])
     compare(model, torch.arange(3, 9), [(nodes, chain(2, CPU))] * 6)
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 150])
+def test_a_prompt_that_is_filled_up_leaves_what_it_leaves_alone(model: DecoderModel, count: int) -> None:
+    prompt = 3 + torch.arange(count) % 60
+    plain, filled = Eager(model, 200), Captured(model, 200, uncaptured)
+    with torch.inference_mode():
+        expected, found = plain.prefill(prompt), filled.prefill(prompt)
+    torch.testing.assert_close(found.last, expected.last, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found.taps, expected.taps, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(filled.cache.rows(count), plain.cache.rows(count), atol=1e-4, rtol=1e-4)
+
+
+@given(tokens=st.integers(1, 100_000))
+def test_a_prompt_is_filled_up_by_little_and_to_few_widths(tokens: int) -> None:
+    width = prompt_width(tokens)
+    assert tokens <= width < tokens + 256
+    assert width <= max(128, 1.5 * tokens)
+    assert prompt_width(width) == width
+    assert prompt_width(tokens + 1) >= width
+
+
+def test_after_loading_no_prompt_is_of_a_length_that_is_new(
+    model: DecoderModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ROOM", 600)
+    read: list[tuple[int, int]] = []
+    forward = model.forward
+
+    def noted(cache: KV, tokens: torch.Tensor, start: int, mask: None, positions: torch.Tensor) -> Hidden:
+        read.append((len(tokens), int(positions.max())))
+        return forward(cache, tokens, start, mask, positions)
+
+    monkeypatch.setattr(model, "forward", noted)
+    session = Captured(model, 600, uncaptured)
+    with torch.inference_mode():
+        session.prepare_prompts()
+        known = {width for width, _ in read}
+        assert len(known) == len(read) <= 20
+        for count in (1, 64, 65, 333, 600):
+            session.prefill(torch.zeros(count, dtype=torch.long))
+            width, last = read[-1]
+            assert width in known
+            assert last == count - 1  # no position beyond the prompt's own
+
+
+def test_prompts_for_which_there_is_no_memory_are_left(model: DecoderModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> Hidden:
+        raise torch.OutOfMemoryError
+
+    session = Captured(model, 64, uncaptured)
+    monkeypatch.setattr(model, "forward", full)
+    session.prepare_prompts()
+    with pytest.raises(torch.OutOfMemoryError):
+        session.prefill(torch.arange(3, 9))
 
 
 def test_each_shape_is_captured_once(model: DecoderModel) -> None:
