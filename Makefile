@@ -7,14 +7,20 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export UV_INDEX_URL ?= $(PIP_INDEX_URL)
 # Byte code is compiled once here: imports are slow without it, and some machines switch it off.
 UV_INSTALL := $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt
+# Test processes at a time; more than two need 2 GB of memory each.
+WORKERS ?= $(shell [ "$$(nproc)" -gt 1 ] && echo 2 || echo 0)
 
 .PHONY: demo test lint types format docs clean
 
 demo: $(VENV)/demo.ready ## set up and run the main job on the embedded default model (about 5 minutes on 2 free cores)
 	$(BIN)/joulewise run plans/demo.yaml
 
+# A file's tests stay in one process, as they share what is dear to make. The files keep their order: the long ones come
+# first, so that no process waits for the other in the end. One thread each, or the processes fight over the cores.
+# Byte code is written even where that is switched off: many tests start an interpreter.
 test: $(VENV)/dev.ready ## set up and pass the tests
-	$(BIN)/python -m pytest
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 \
+		$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/dev.ready
 	$(BIN)/ruff check .
