@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from joulewise.cli.main import main
+from joulewise.engines import ENGINES
 
 SCRIPTED = (
     "import joulewise.engines as e; e.ENGINES['transformers'] = 'scripted_engine:ScriptedEngine'; "
@@ -53,3 +60,22 @@ def joulewise(folder: Path, *arguments: str, **more: str) -> subprocess.Complete
         check=False,
         timeout=120,
     )
+
+
+def called(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """As `joulewise`, but in this process: for the many cases of a command whose own process another test starts."""
+    out, err = io.StringIO(), io.StringIO()
+    code: object = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ENGINES, "transformers", "scripted_engine:ScriptedEngine")
+        patch.chdir(folder)
+        for name, value in {"COLUMNS": "100", **more}.items():
+            patch.setenv(name, value)
+        patch.setattr(sys, "argv", ["joulewise", *arguments])
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                main()
+            except SystemExit as end:
+                code = end.code or 0
+    assert isinstance(code, int), code
+    return subprocess.CompletedProcess(["joulewise", *arguments], code, out.getvalue(), err.getvalue())

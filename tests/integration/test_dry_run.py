@@ -11,7 +11,7 @@ import pytest
 
 import tiny_heads
 import tiny_models
-from command_runs import PLAN, joulewise, write_plan
+from command_runs import PLAN, called, joulewise, write_plan
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_dry_run_prints_the_grid_and_runs_nothing(folder: Path) -> None:
 
 
 def test_a_dry_run_cuts_no_name_in_a_narrow_terminal(folder: Path) -> None:
-    done = joulewise(folder, "run", "plan.yaml", "--dry-run", COLUMNS="30")
+    done = called(folder, "run", "plan.yaml", "--dry-run", COLUMNS="30")
     assert "\n  coga-5/direct/words\n      6 x 8 tokens  about" in done.stdout
 
 
@@ -60,7 +60,7 @@ def test_a_dry_run_lists_the_cells_that_cannot_run_beside_those_that_can(folder:
     assert plan != PLAN
     (folder / "plan.yaml").write_text(plan.replace("draft: x", "draft: ./gone"))
     (folder / "nothing").mkdir()
-    done = joulewise(folder, "run", "plan.yaml", "--dry-run", "--data", "nothing")
+    done = called(folder, "run", "plan.yaml", "--dry-run", "--data", "nothing")
     assert done.returncode == 2
     lines = {line.split()[0]: " ".join(line.split()[1:]) for line in done.stdout.splitlines() if line.startswith("  ")}
     assert len(lines) == 8
@@ -76,7 +76,7 @@ def test_a_dry_run_lists_the_cells_that_cannot_run_beside_those_that_can(folder:
     assert "gsm8k" in faults[0]
     assert "task many: asks for 999 questions but there are" in faults[1]
     assert "there is no folder ./gone" in faults[2]
-    told = joulewise(folder, "run", "plan.yaml", "--dry-run", "--data", "nothing", "--json")
+    told = called(folder, "run", "plan.yaml", "--dry-run", "--data", "nothing", "--json")
     assert told.returncode == 2
     cells = {row["cell"]: row["faults"] for row in json.loads(told.stdout)["cells"]}
     assert cells["toy/vanilla/direct/words"] == []
@@ -94,7 +94,7 @@ def test_a_dry_run_lists_the_cells_that_cannot_run_beside_those_that_can(folder:
 def test_a_dry_run_tells_a_model_that_is_not_there(folder: Path, old: str, new: str, words: str) -> None:
     (folder / "mine").mkdir()
     (folder / "plan.yaml").write_text(PLAN.replace(old, new))
-    done = joulewise(folder, "run", "plan.yaml", "--dry-run")
+    done = called(folder, "run", "plan.yaml", "--dry-run")
     assert done.returncode == 2
     assert words in done.stderr
 
@@ -131,7 +131,7 @@ def test_a_dry_run_looks_at_the_headers_of_heads_and_drafts(
     shutil.copytree(heads, folder, dirs_exist_ok=True)
     plan = PLAN.replace("{kind: coga, tokens: 5}", decoding).replace("kind: transformers", "kind: native")
     (folder / "plan.yaml").write_text(plan.replace(", draft: x", ""))
-    done = joulewise(folder, "run", "plan.yaml", "--dry-run")
+    done = called(folder, "run", "plan.yaml", "--dry-run")
     if words is None:
         assert (done.returncode, "Warning" in done.stdout) == (0, False), done.stderr
     else:
@@ -146,14 +146,14 @@ def test_a_dry_run_opens_no_pickle(heads: Path, folder: Path) -> None:
     shutil.copytree(heads, folder, dirs_exist_ok=True)
     plan = PLAN.replace("{kind: coga, tokens: 5}", "{kind: medusa, head: pickle}")
     (folder / "plan.yaml").write_text(plan.replace("kind: transformers", "kind: native").replace(", draft: x", ""))
-    done = joulewise(folder, "run", "plan.yaml", "--dry-run")
+    done = called(folder, "run", "plan.yaml", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "Warning: engine toy: the head pickle is a pickle: not checked, the run will open it as" in done.stdout
 
 
 def test_a_dry_run_tells_a_device_that_is_not_there(folder: Path) -> None:
     (folder / "plan.yaml").write_text(PLAN.replace("draft: x", "draft: x, device: 'cuda:99'"))
-    done = joulewise(folder, "run", "plan.yaml", "--dry-run")
+    done = called(folder, "run", "plan.yaml", "--dry-run")
     assert done.returncode == 2
     assert "engine toy: device: cuda:99 needs a GPU, and torch sees " in done.stderr
 
@@ -165,16 +165,16 @@ def test_a_dry_run_refuses_the_folders_that_a_run_would(folder: Path) -> None:
         (["--out", "nothing", "--resume"], "nothing: there is no run to resume here"),
         (["--resume"], "no earlier run of the plan 'small' to resume"),
     ):
-        done = joulewise(folder, "run", "plan.yaml", "--dry-run", *out)
+        done = called(folder, "run", "plan.yaml", "--dry-run", *out)
         assert (done.returncode, words in done.stderr) == (2, True), done.stderr
-    assert joulewise(folder, "run", "plan.yaml", "--out", "out", "--limit", "1").returncode == 0
+    assert called(folder, "run", "plan.yaml", "--out", "out", "--limit", "1").returncode == 0
     before = sorted((p.name, p.stat().st_mtime_ns) for p in (folder / "out").iterdir())
-    holds = joulewise(folder, "run", "plan.yaml", "--dry-run", "--out", "out")
+    holds = called(folder, "run", "plan.yaml", "--dry-run", "--out", "out")
     assert holds.returncode == 2
     assert "out: holds a run; go on with --resume" in holds.stderr
-    assert joulewise(folder, "run", "plan.yaml", "--dry-run", "--out", "out", "--resume").returncode == 0
+    assert called(folder, "run", "plan.yaml", "--dry-run", "--out", "out", "--resume").returncode == 0
     (folder / "plan.yaml").write_text(PLAN + "seed: 7\n")
-    other = joulewise(folder, "run", "plan.yaml", "--dry-run", "--out", "out", "--resume")
+    other = called(folder, "run", "plan.yaml", "--dry-run", "--out", "out", "--resume")
     assert other.returncode == 2
     assert "was started with another plan (they differ in: seed)" in other.stderr
     assert sorted((p.name, p.stat().st_mtime_ns) for p in (folder / "out").iterdir()) == before

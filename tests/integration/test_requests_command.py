@@ -40,7 +40,8 @@ ORIGIN = Origin(MODEL, "served", {}, None, None, "total", "vanilla", None)
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("done")
-    steps = [step for i in range(5) for step in (Pause(0.01), piece(f"{i} "))]
+    # So slow that eight at a time are served at their pace on a busy machine, too: they share five times one's tokens.
+    steps = [step for i in range(5) for step in (Pause(0.04), piece(f"{i} "))]
     with FakeServer(lambda _: Reply([role(), *steps, finish("stop"), usage(7, 5), DONE])) as server:
         plan = Plan.model_validate(
             {
