@@ -14,6 +14,7 @@ from joulewise.cli.route import read_question
 from joulewise.cli.routing_options import (
     AccuracyFloor,
     AnswerValue,
+    BudgetFile,
     Carbon,
     CarbonGiven,
     Co2Price,
@@ -21,6 +22,8 @@ from joulewise.cli.routing_options import (
     Domain,
     Explore,
     Forbid,
+    JoulesPerDay,
+    JoulesPerHour,
     KwhPrice,
     Latencies,
     Live,
@@ -35,9 +38,11 @@ from joulewise.cli.routing_options import (
     corrected_by,
     goal_of,
     present,
+    purse_of,
     read_router,
     without_effect,
 )
+from joulewise.counted import counted
 from joulewise.errors import UserError
 from joulewise.tasks.asked import AnswerKind, reference_fault
 
@@ -63,6 +68,9 @@ def ask(
     accuracy_floor: AccuracyFloor = None,
     within: Within = None,
     max_joules: MaxJoules = None,
+    joules_per_hour: JoulesPerHour = None,
+    joules_per_day: JoulesPerDay = None,
+    budget_file: BudgetFile = None,
     max_first_token_s: MaxFirstToken = None,
     max_total_s: MaxTotal = None,
     price_per_kwh: KwhPrice = None,
@@ -114,7 +122,7 @@ def ask(
     from joulewise.cli.progress import show_progress
     from joulewise.energy import discover
     from joulewise.report.routing import answered_json, describe_answered
-    from joulewise.routing.asking import answer_all, choose_all
+    from joulewise.routing.asking import answer_all, choose_all, write_batch
 
     known = read_router(router)
     names = [option.name for option in known.options]
@@ -132,20 +140,31 @@ def ask(
         pin=pin,
         forbid=forbid,
     )
+    purse = purse_of(joules_per_hour, joules_per_day, budget_file)
     asked = _questions(text, batch, domain, reference, answer)
     now = present(known, load, latency_ms, carbon_g_per_kwh, carbon, live)
     folder = named_file(out, "--out", "the folder's name")
     with discover() as meter:
-        chosen = choose_all(known, asked, goal, now.state, corrected_by(corrections, explore, known), meter)
+        chosen = choose_all(known, asked, goal, now.state, corrected_by(corrections, explore, known), meter, purse)
         useless = without_effect(goal, carbon_g_per_kwh, carbon)
         for note in (*now.notes, *useless, *_own_budgets(known, chosen, max_tokens)):
             typer.echo(f"Note: {note}", err=True)
         with show_progress() as on_progress:
-            done = answer_all(known, chosen, folder, meter, max_tokens, on_progress)
+            done = answer_all(known, chosen, folder, meter, max_tokens, on_progress, purse)
     for one in done.answered:
         typer.echo(json.dumps(answered_json(one)) if json_output else describe_answered(one), nl=json_output)
     folders = " ".join(shlex.quote(str(folder)) for folder in done.folders)
     typer.echo(f"Trials: {folders}; `joulewise fit` learns from them beside the runs before", err=True)
+    if purse is not None:
+        typer.echo(f"Joule budget: {purse.left()}", err=True)
+    unasked = asked[len(chosen) :]
+    if unasked:
+        rest = write_batch(unasked, done.folders[0] / "not-asked.jsonl")
+        typer.echo(
+            f"The joule budget leaves {counted(len(unasked), 'question')} unasked: {rest}; `joulewise ask --batch` "
+            "takes it once there are joules again",
+            err=True,
+        )
     if done.interrupted:
         last = shlex.quote(str(done.folders[-1]))
         typer.echo(
@@ -154,7 +173,7 @@ def ask(
             err=True,
         )
         raise typer.Exit(130)
-    _end(done.answered)
+    _end(done.answered, bool(unasked))
 
 
 def _own_budgets(router: Router, chosen: list[Chosen], max_tokens: int | None) -> list[str]:
@@ -189,9 +208,11 @@ def _questions(
     return parse_batch(typer.get_binary_stream("stdin").read(), "standard input", domain, answer)
 
 
-def _end(answered: list[Answered]) -> None:
+def _end(answered: list[Answered], incomplete: bool) -> None:
     failed = [one for one in answered if one.error is not None]
     for one in failed:
         typer.echo(f"{one.asked.name or 'the question'} failed on {one.choice.option}: {one.error}", err=True)
     if failed:
         raise typer.Exit(2 if len(failed) == len(answered) else 1)
+    if incomplete:
+        raise typer.Exit(1)

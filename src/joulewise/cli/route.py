@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from joulewise.cli.named_file import named_file
 from joulewise.cli.routing_options import (
     AccuracyFloor,
     AnswerValue,
+    BudgetFile,
     Carbon,
     CarbonGiven,
     Co2Price,
@@ -23,6 +25,8 @@ from joulewise.cli.routing_options import (
     Domain,
     Explore,
     Forbid,
+    JoulesPerDay,
+    JoulesPerHour,
     KwhPrice,
     Latencies,
     Live,
@@ -38,6 +42,7 @@ from joulewise.cli.routing_options import (
     corrected_by,
     goal_of,
     present,
+    purse_of,
     read_router,
     without_effect,
 )
@@ -79,6 +84,9 @@ def question(
     accuracy_floor: AccuracyFloor = None,
     within: Within = None,
     max_joules: MaxJoules = None,
+    joules_per_hour: JoulesPerHour = None,
+    joules_per_day: JoulesPerDay = None,
+    budget_file: BudgetFile = None,
     max_first_token_s: MaxFirstToken = None,
     max_total_s: MaxTotal = None,
     price_per_kwh: KwhPrice = None,
@@ -130,11 +138,23 @@ def question(
         pin=pin,
         forbid=forbid,
     )
+    purse = purse_of(joules_per_hour, joules_per_day, budget_file)
     cached = _cached(known, last_model, cached_tokens)
     now = present(known, load, latency_ms, carbon_g_per_kwh, carbon, live)
     correct = corrected_by(corrections, explore, known)(0)
     if policy == "paper":
-        asked_for = (accuracy_floor, within, max_joules, max_first_token_s, max_total_s, answer_value, pin, forbid)
+        asked_for = (
+            accuracy_floor,
+            within,
+            max_joules,
+            joules_per_hour,
+            joules_per_day,
+            max_first_token_s,
+            max_total_s,
+            answer_value,
+            pin,
+            forbid,
+        )
         if any(part is not None for part in (*asked_for, price_per_kwh, price_per_kg_co2, price_per_second)):
             raise UserError(
                 "--policy paper has rules of its own, and takes no floors, limits, prices or options: leave these out, "
@@ -147,7 +167,9 @@ def question(
     else:
         if accuracy_critical:
             raise UserError("--accuracy-critical goes with --policy paper; or give --accuracy-floor")
-        choice = known.choose(query, goal, now.state, domain, correct, cached)
+        choose = partial(known.choose, query, state=now.state, domain=domain, correct=correct, cached=cached)
+        # Nothing is asked, so nothing is booked.
+        choice = choose(goal) if purse is None else purse.foreseen().choose(choose, goal)
     useless = without_effect(goal, carbon_g_per_kwh, carbon, policy == "paper")
     notes = (*now.notes, *useless, *known.notes(query, choice.option, now.state, domain))
     if json_output:

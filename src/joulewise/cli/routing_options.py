@@ -19,12 +19,14 @@ from joulewise.errors import UserError
 if TYPE_CHECKING:
     from joulewise.routing.policy import Goal, State
     from joulewise.routing.router import Correct, Router
+    from joulewise.routing.within_budget import Purse
 
 ROUTER_VARIABLE = "JOULEWISE_ROUTER"
 """Environment variable that names the router file where ``--router`` does not."""
 
 DEFAULT_ROUTERS = (Path("router.npz"), Path("router.json"))
 DEFAULT_WITHIN = 0.02
+DEFAULT_BUDGET = "joule-budget.json"
 LEAST, MOST = 1e-12, 1e12
 """Of joules, seconds and prices that are given: beyond these sums and products lose their digits."""
 
@@ -59,6 +61,26 @@ MaxFirstToken = Annotated[
 MaxTotal = Annotated[
     float | None,
     typer.Option("--max-total-s", metavar="S", help="Whole answer within so many seconds, 95 times out of 100."),
+]
+JoulesPerHour = Annotated[
+    float | None,
+    typer.Option(
+        "--joules-per-hour", metavar="J", help="At most so many joules an hour, over all calls with one --budget-file."
+    ),
+]
+JoulesPerDay = Annotated[
+    float | None,
+    typer.Option(
+        "--joules-per-day", metavar="J", help="At most so many joules a day, over all calls with one --budget-file."
+    ),
+]
+BudgetFile = Annotated[
+    str | None,
+    typer.Option(
+        "--budget-file",
+        metavar="FILE",
+        help=f"Keeps what was drawn of --joules-per-hour and --joules-per-day. Default: {DEFAULT_BUDGET} here.",
+    ),
 ]
 KwhPrice = Annotated[
     float | None, typer.Option("--price-per-kwh", metavar="P", help="Price of a kilowatt-hour, in any currency.")
@@ -212,6 +234,27 @@ def without_effect(goal: Goal, carbon_g_per_kwh: str | None, carbon: str | None,
         return []
     why = "the policy paper takes no notice of carbon" if paper else "carbon counts by its price, --price-per-kg-co2"
     return [f"{' and '.join(named)} changes nothing: {why}"]
+
+
+def purse_of(hour_j: float | None, day_j: float | None, named: str | None) -> Purse | None:
+    """The joule budget that is asked for, if any.
+
+    Raises:
+        UserError: a limit that cannot be, or a file without a limit.
+    """
+    file = named_file(named, "--budget-file", "the file's name")
+    given = {"--joules-per-hour": hour_j, "--joules-per-day": day_j}
+    for option, value in given.items():
+        if value is not None and not LEAST <= value <= MOST:
+            raise UserError(f"{option} {value:g}: give a number from {LEAST:g} to {MOST:g}, or leave it out")
+    if hour_j is None and day_j is None:
+        if file is not None:
+            raise UserError("--budget-file keeps a budget: give --joules-per-hour or --joules-per-day too")
+        return None
+    from joulewise.routing.joule_budget import Limits
+    from joulewise.routing.within_budget import Purse
+
+    return Purse(file or Path(DEFAULT_BUDGET), Limits(hour_j, day_j))
 
 
 def corrected_by(named: str | None, explore: int | None, router: Router) -> Callable[[int], Correct | None]:

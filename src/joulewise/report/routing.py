@@ -128,7 +128,9 @@ def describe_answered(one: Answered) -> str:
         lines.append(f"  {_verdict(one)}, {one.choice.estimate.accuracy:.0%} expected")
     lines += [f"  {words}" for words in map(_cut_off, one.cut_off)]
     lines += [
-        f"  {reason}" for reason in one.choice.reasons if reason.startswith("best effort") or one.choice.best_effort
+        f"  {reason}"
+        for reason in one.choice.reasons
+        if one.choice.best_effort or reason.startswith(("best effort", "the joule budget"))
     ]
     return "\n".join(lines) + "\n"
 

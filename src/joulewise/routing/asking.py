@@ -20,7 +20,9 @@ from joulewise.errors import EnvironmentFault, JoulewiseError, UserError, first_
 from joulewise.routing.past_answers import ASKED, Way, agreed
 from joulewise.routing.policy import Choice, Goal, State
 from joulewise.routing.router import Correct, Router
+from joulewise.routing.within_budget import BudgetSpentError, Purse
 from joulewise.tasks.asked import AnswerKind, answer_kind
+from joulewise.whole_file import whole_file
 
 if TYPE_CHECKING:
     from joulewise.energy.meter import Meter
@@ -170,6 +172,22 @@ def parse_batch(data: bytes, file: str, domain: str | None = None, answer: Answe
     return found
 
 
+def write_batch(asked: Sequence[Asked], file: Path) -> Path:
+    """Questions as the file of JSON lines that ``read_batch`` reads; its path.
+
+    Raises:
+        EnvironmentFault: it cannot be written.
+    """
+    rows = [{"id": one.name, "query": one.query, "domain": one.domain, "reference": one.reference} for one in asked]
+    lines = [json.dumps({key: value for key, value in row.items() if value is not None}) for row in rows]
+    try:
+        with whole_file(file) as part:
+            part.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentFault(f"{file}: cannot be written ({error.strerror}); make room") from error
+    return file
+
+
 def choose_all(
     router: Router,
     asked: Sequence[Asked],
@@ -177,15 +195,19 @@ def choose_all(
     state: State,
     correct: Callable[[int], Correct | None] = lambda _: None,
     meter: Meter | None = None,
+    purse: Purse | None = None,
 ) -> list[Chosen]:
     """A choice for each question; options that cannot answer such a question are left out.
 
     Args:
         correct: by a question's number, what was learnt since.
         meter: tells the joules of choosing.
+        purse: a joule budget. The first question that does not fit it, by what is expected of those before, and all
+            after it have no choice.
 
     Raises:
-        UserError: no option can take a question, or none tells how it answers.
+        UserError: no option can take a question, or none tells how it answers; not even the first question fits the
+            budget.
     """
     unusable = {name for name, known in router.learnt.items() if known.way is None}
     if not set(router.learnt) - unusable:
@@ -193,16 +215,26 @@ def choose_all(
     unusable |= {
         c.name for c in router.cascades if c.cascade is not None and unusable & {c.cascade.first, c.cascade.then}
     }
+    foreseen = None if purse is None else purse.foreseen()
+    chosen: list[Chosen] = []
     with nullcontext() if meter is None else meter.window() as window:
-        chosen = [
-            Chosen(one, _choice(router, one, goal, state, correct(i), unusable), None) for i, one in enumerate(asked)
-        ]
+        for i, one in enumerate(asked):
+            choose = partial(_choice, router, one, state, correct(i), unusable)
+            try:
+                choice = choose(goal) if foreseen is None else foreseen.choose(choose, goal)
+            except BudgetSpentError:
+                if not chosen:
+                    raise
+                break
+            chosen.append(Chosen(one, choice, None))
     total = None if window is None else window.energy.total.energy_j
+    if purse is not None and total:
+        purse.drew(total)
     return [replace(one, routing_j=None if total is None else total / len(chosen)) for one in chosen]
 
 
 def _choice(
-    router: Router, one: Asked, goal: Goal, state: State, correct: Correct | None, unusable: set[str]
+    router: Router, one: Asked, state: State, correct: Correct | None, unusable: set[str], goal: Goal
 ) -> Choice:
     without = unusable | _cannot_answer(router, one.kind)
     pinned = goal.pinned - without
@@ -233,6 +265,7 @@ def answer_all(
     meter: Meter,
     max_tokens: int | None = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
+    purse: Purse | None = None,
 ) -> Done:
     """Run the choices as one plan: a task for each option and kind of answer, in that option's cell alone.
 
@@ -242,6 +275,7 @@ def answer_all(
     Args:
         folder: the run folder, which must be new; None: ``runs/asked-DATE-TIME``.
         max_tokens: output budget; None: the option's own.
+        purse: a joule budget that each answer's joules are booked in, as soon as it is there.
 
     Raises:
         UserError, EnvironmentFault: as ``joulewise.runner.run``.
@@ -253,8 +287,14 @@ def answer_all(
         if (cascade := cascades.get(one.choice.option)) is not None:
             first[i], then[i] = cascade.first, cascade.then
     asked = [one.asked for one in chosen]
-    run_all = partial(_run, router, meter=meter, max_tokens=max_tokens, on_progress=on_progress)
-    found, stopped = run_all(asked, first, folder)
+    told = on_progress if purse is None else _booking(purse, chosen, on_progress)
+    run_all = partial(_run, router, meter=meter, max_tokens=max_tokens, on_progress=told)
+    try:
+        found, stopped = run_all(asked, first, folder)
+    except JoulewiseError:
+        if purse is not None:
+            purse.end()  # nothing is under way
+        raise
     trials = [[trial] for trial in found]
     folders = [folder]
     again = [] if stopped else [i for i, (trial,) in enumerate(trials) if then[i] and not _agreed(trial)]
@@ -263,12 +303,40 @@ def answer_all(
         found, stopped = run_all([asked[i] for i in again], [then[i] for i in again], further)
         for i, trial in zip(again, found, strict=True):
             trials[i].append(trial)
+    if purse is not None:
+        purse.end()
     answered = [
         _answered(router, one, of, options)
         for one, of, *options in zip(chosen, trials, first, then, strict=True)
         if of[-1] is not None or not stopped
     ]
     return Done(answered, folders, stopped)
+
+
+def _booking(purse: Purse, chosen: Sequence[Chosen], tell: Callable[[Progress], None]) -> Callable[[Progress], None]:
+    """Books what each Trial drew, and what is expected of the next one.
+
+    Where a kill ends it all, what is expected of the Trial in flight stays booked.
+    """
+    expected = {one.choice.option: one.choice.estimate.energy_j.mean for one in chosen}
+    most_j = max(expected.values())
+
+    def told(progress: Progress) -> None:
+        if progress.stage == "load":
+            purse.begin(most_j)
+        if (trial := progress.trial) is not None:
+            drawn_j = trial.window().total.energy_j
+            if drawn_j is None:
+                option = f"{trial.engine}/{trial.decoding}/{trial.reasoning}"
+                drawn_j = expected.get(option, most_j) if trial.status == "ok" else 0.0
+            purse.drew(drawn_j, trial.duration_s)
+            if progress.done < progress.total:
+                purse.begin(most_j)
+            else:
+                purse.end()
+        tell(progress)
+
+    return told
 
 
 def _agreed(trial: Trial | None) -> bool:

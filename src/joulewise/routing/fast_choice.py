@@ -1,7 +1,8 @@
 """The same choice in a fraction of the time: plain numbers, without percentiles and reasons.
 
 For gateways. It covers goals of accuracy, joules, carbon and the value of an answer; whatever else is asked (seconds, a
-conversation, corrections, cascades), and where two options are as good as equal, ``Router.choose`` decides.
+joule budget, a conversation, corrections, cascades), and where two options are as good as equal, ``Router.choose``
+decides.
 """
 
 from __future__ import annotations
@@ -69,7 +70,13 @@ def fast_chooser(router: Router) -> Decide:
         lengths = [max(1.0, base + per_byte * size) for base, per_byte in prompts]
         longest = round(max(lengths))
         able = [i for i in allowed(goal) if longest <= rooms[i]]
-        if router.cascades or timed or not able or (goal.pinned | goal.forbidden).difference(names):
+        if (
+            router.cascades
+            or timed
+            or goal.affordable_j is not None
+            or not able
+            or (goal.pinned | goal.forbidden).difference(names)
+        ):
             return router.choose(text, goal, state, domain).option
         predicted = router.performance.predict(text, domain).accuracy.tolist()
         loads = tuple([load_of(model, state).running for model in models]) if state.running else alone

@@ -149,6 +149,8 @@ class Goal:
         switch_price: of a change of model within a conversation, on top of the lost prefix.
         pinned: options of which one is taken; empty for all.
         forbidden: options that are not taken, and not asked by a cascade.
+        affordable_j: expected joules that a budget leaves for the request: options above it fall out, whatever else is
+            asked; the floor stays where it would be without it.
     """
 
     least_accuracy: float | None = None
@@ -163,6 +165,7 @@ class Goal:
     switch_price: float = 0.0
     pinned: frozenset[str] = frozenset()
     forbidden: frozenset[str] = frozenset()
+    affordable_j: float | None = None
 
     def __post_init__(self) -> None:
         """Raises UserError: parts that contradict each other, or a number that none of them can be."""
@@ -250,6 +253,11 @@ def choose(query: Query, options: Sequence[Option], estimate: Estimator, state: 
             found[name] = cascade_estimate(cascade, found[cascade.first], found[cascade.then])
     cannot = {name: why for name, option in known.items() if (why := _why_not(option, known, query, goal))}
     able = [name for name in known if name not in cannot]
+    floor = _floor(goal, max((found[name].accuracy for name in able), default=0.0))
+    if (left_j := goal.affordable_j) is not None:
+        dear = {name: f"{j:,.3g} J expected" for name in able if (j := found[name].energy_j.mean) > left_j}
+        cannot |= {name: f"{joules}, and the joule budget leaves {left_j:,.3g} J" for name, joules in dear.items()}
+        able = [name for name in able if name not in dear]
     if not able:
         raise UserError(
             "No option can take the query: " + "; ".join(f"{name}: {why}" for name, why in cannot.items()) + "."
@@ -258,7 +266,6 @@ def choose(query: Query, options: Sequence[Option], estimate: Estimator, state: 
     missed = {name: _missed(found[name], goal) for name in able}
     fewest = min(len(missed[name]) for name in able)
     within = [name for name in able if len(missed[name]) == fewest]
-    floor = _floor(goal, max(found[name].accuracy for name in able))
     above = [name for name in within if found[name].accuracy >= floor]
     by_cost = bool(above) and (goal.least_accuracy is not None or goal.within is not None or goal.answer_value > 0)
 

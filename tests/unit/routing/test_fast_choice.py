@@ -91,7 +91,11 @@ def test_it_takes_what_choose_takes(text: str, goal: Goal, state: State, domain:
 
 
 def test_what_it_does_not_cover_goes_the_long_way() -> None:
-    for goal in (Goal(most_total_s=30.0), Goal(within=0.1, second_price=1e-9)):
+    dear = Goal(least_accuracy=0.99, pinned=frozenset({"large/3/None", "small/1/9"}))
+    best = ROUTER.choose("How many?", dear)
+    budget = replace(dear, affordable_j=0.9 * best.estimate.energy_j.mean)
+    assert ROUTER.choose("How many?", budget).option != best.option
+    for goal in (Goal(most_total_s=30.0), Goal(within=0.1, second_price=1e-9), budget):
         assert DECIDE("How many?", goal) == ROUTER.choose("How many?", goal).option
     twin = {**ROUTER.learnt}
     first = twin[NAMES[0]]

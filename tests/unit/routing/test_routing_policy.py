@@ -216,6 +216,17 @@ def test_limits_that_nothing_keeps_are_best_effort_and_said() -> None:
     assert any("misses: 10 J expected" in reason for reason in found.reasons)
 
 
+def test_what_a_budget_cannot_afford_falls_out_and_the_floor_stays() -> None:
+    without, short = chosen(within=0.2), chosen(within=0.2, affordable_j=50.0)
+    assert (without.option, without.below_floor) == ("large", False)
+    assert (short.option, short.below_floor, short.best_effort, short.limits_missed) == ("small", True, True, False)
+    assert why(short)["large"] == "60 J expected, and the joule budget leaves 50 J"
+    # Limits that nothing keeps do not bring back what cannot be afforded.
+    assert chosen(least_accuracy=0.8, most_total_s=0.1, most_j=1.0, affordable_j=100.0).option == "large"
+    with pytest.raises(UserError, match="small: 10 J expected, and the joule budget leaves 5 J"):
+        chosen(within=0.2, affordable_j=5.0)
+
+
 def test_seconds_that_are_not_known_keep_no_limit() -> None:
     def blind(query: Query, option: Option, load: Load) -> Estimate:
         return replace(told(query, option, load), total_s=None)

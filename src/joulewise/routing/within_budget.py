@@ -1,0 +1,133 @@
+"""Choosing and asking within a joule budget: what is expected is held against it, and what was drawn is booked."""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+
+from joulewise.errors import UserError
+from joulewise.routing.joule_budget import Account, Allowance, Limits, allowance, begin, drew, end
+from joulewise.routing.joule_budget_file import change_account, read_account
+from joulewise.routing.policy import Choice, Goal
+
+clock_s = time.time
+"""The present, where nobody brings another clock: seconds by the calendar, as the account outlives the process."""
+
+
+class BudgetSpentError(UserError):
+    """Not even the cheapest option fits what is left of a joule budget."""
+
+
+@dataclass(slots=True)
+class Foreseen:
+    """A budget as it will stand when the choices so far have been answered, by what is expected of them.
+
+    Args:
+        account, limits: as they are now.
+        now_s: the present, by the calendar's clock; it goes on with each choice.
+    """
+
+    account: Account
+    limits: Limits
+    now_s: float
+
+    def choose(self, choose: Callable[[Goal], Choice], goal: Goal) -> Choice:
+        """The choice for the next question, no dearer than the budget allows.
+
+        Args:
+            choose: the choice that a goal gives.
+
+        Raises:
+            BudgetSpentError: not even the cheapest option fits.
+        """
+        choice = choose(goal)
+        least_j = min(
+            v.estimate.energy_j.mean for v in choice.verdicts if v.cost is not None and v.estimate is not None
+        )
+        allowed = allowance(self.account, self.limits, self.now_s)
+        if least_j > allowed.left_j:
+            raise BudgetSpentError(_spent(allowed, least_j))
+        wanted_j = choice.estimate.energy_j.mean
+        most_j = min(max(least_j, allowed.share * wanted_j), allowed.left_j)
+        if wanted_j > most_j:
+            without = choice
+            choice = choose(replace(goal, affordable_j=most_j))
+            told = (
+                f"the joule budget leaves {most_j:,.3g} J for this request, so not {without.option} with "
+                f"{without.estimate.accuracy:.1%} for {wanted_j:,.3g} J ({words_of(allowed)})"
+            )
+            choice = replace(choice, reasons=(*choice.reasons, told))
+        seconds = 0.0 if choice.estimate.total_s is None else choice.estimate.total_s.mean
+        began_s, self.now_s = self.now_s, self.now_s + seconds
+        self.account = drew(self.account, self.limits, self.now_s, choice.estimate.energy_j.mean, began_s)
+        return choice
+
+
+@dataclass(frozen=True, slots=True)
+class Purse:
+    """A joule budget and the file that keeps its account.
+
+    Args:
+        file: made when something is drawn.
+        limits: joules by the hour and by the day.
+        clock: the present, in seconds by the calendar.
+        name: under which this process has answers under way.
+    """
+
+    file: Path
+    limits: Limits
+    clock: Callable[[], float] = field(default_factory=lambda: clock_s)
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def foreseen(self) -> Foreseen:
+        """The budget as it stands, to choose by."""
+        return Foreseen(read_account(self.file), self.limits, self.clock())
+
+    def begin(self, expected_j: float) -> None:
+        """An answer begins; until what it drew is told, what is expected counts."""
+        change_account(self.file, lambda account: begin(account, self.name, self.clock(), expected_j))
+
+    def drew(self, drawn_j: float, lasted_s: float = 0.0) -> None:
+        """So many joules were drawn, in the seconds that end now."""
+
+        def booked(account: Account) -> Account:
+            now_s = self.clock()
+            return drew(account, self.limits, now_s, drawn_j, now_s - lasted_s)
+
+        change_account(self.file, booked)
+
+    def end(self) -> None:
+        """Nothing of this process is under way any more."""
+        change_account(self.file, lambda account: end(account, self.name))
+
+    def left(self) -> str:
+        """What each period leaves, in a sentence."""
+        account, now_s = read_account(self.file), self.clock()
+        alone = [
+            allowance(account, Limits(**{f"{period}_j": limit_j}), now_s)
+            for period, limit_j in self.limits.by_period.items()
+        ]
+        return "; ".join(map(words_of, alone))
+
+
+def words_of(allowed: Allowance) -> str:
+    """What a period leaves, in words."""
+    return f"{allowed.left_j:,.4g} of {allowed.limit_j:,.4g} J left {_until(allowed)}"
+
+
+def _spent(allowed: Allowance, least_j: float) -> str:
+    each = "an hour" if allowed.period == "hour" else "a day"
+    return (
+        f"the joule budget of {allowed.limit_j:,.4g} J {each} is used up: {allowed.left_j:,.3g} J are left, and the "
+        f"cheapest option is expected to draw {least_j:,.3g} J; wait {_until(allowed)}, or raise "
+        f"--joules-per-{allowed.period}"
+    )
+
+
+def _until(allowed: Allowance) -> str:
+    return f"until {datetime.fromtimestamp(math.ceil(allowed.until_s)).astimezone():%Y-%m-%d %H:%M:%S}"
