@@ -10,7 +10,7 @@ forward costs as much as a layer.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -43,6 +43,14 @@ def prompt_width(tokens: int) -> int:
     """How many tokens a GPU reads for a prompt of so many: what fills it up lies behind its end, where none sees it."""
     step = next((step for most, step in PROMPT_STEPS if tokens <= most), BUCKET)
     return -(-tokens // step) * step
+
+
+def prompt_widths() -> Iterator[int]:
+    """All of them up to ``ROOM``, in rising order."""
+    width = 0
+    while width < ROOM:
+        width = prompt_width(width + 1)
+        yield width
 
 
 def fill_up(tokens: Tensor, width: int) -> tuple[Tensor, Tensor]:
@@ -361,9 +369,7 @@ class Captured:
 
     def prepare_prompts(self) -> None:
         """Read prompts of every width up to ``ROOM`` once, so that the library has chosen its kernels."""
-        width = 0
-        while width < ROOM:
-            width = prompt_width(width + 1)
+        for width in prompt_widths():
             try:
                 self.prefill(torch.zeros(width, dtype=torch.long, device=self._model.device))
             except torch.OutOfMemoryError:  # a prompt of this length will say so, if one ever comes

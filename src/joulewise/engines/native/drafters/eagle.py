@@ -17,7 +17,15 @@ from joulewise.engines.native.fit import require_rows
 from joulewise.engines.native.heads.eagle import EagleHead
 from joulewise.engines.native.model import Hidden
 from joulewise.engines.native.recorded import Recorded
-from joulewise.engines.native.session import BUCKET, Capture, Judged, lasting_cuda_graph
+from joulewise.engines.native.session import (
+    BUCKET,
+    Capture,
+    Judged,
+    fill_up,
+    lasting_cuda_graph,
+    prompt_width,
+    prompt_widths,
+)
 from joulewise.engines.native.tree import Tree, chain
 from joulewise.errors import UserError
 
@@ -307,10 +315,23 @@ class _Captured:
         self.cache = head.new_cache(_bucket(capacity))
         self._reads: dict[tuple[int, int], Recorded[Tensor]] = {}
         self._growths: dict[tuple[Growth, int], Recorded[Draft]] = {}
+        self._prepared = False
 
     def begin(self, tokens: Tensor, hidden: Hidden) -> Tensor:
-        """Not captured, since every prompt has another length."""
-        return self._head.forward(self.cache, tokens, self._head.fuse(hidden), 0)[-1:]
+        """Not captured, but of a length that others have too, as the target's reading of a prompt."""
+        if not self._prepared:
+            self._prepared = True
+            if self._head.device.type == "cuda":  # where the library chooses its kernels by the length
+                for width in prompt_widths():
+                    if width <= self.cache.capacity:
+                        self._begin(tokens[:1], hidden[:1], width)
+        return self._begin(tokens, hidden, min(prompt_width(len(tokens)), self.cache.capacity))
+
+    def _begin(self, tokens: Tensor, hidden: Hidden, width: int) -> Tensor:
+        count = len(tokens)
+        filled, positions = fill_up(tokens, width)
+        states = self._head.fuse(hidden[positions])  # the last feature again, since a cache must hold finite values
+        return self._head.forward(self.cache, filled, states, 0, None, positions)[count - 1 : count]
 
     def read(self, growth: Growth, tokens: Tensor, hidden: Hidden, length: int | Tensor, count: int | Tensor) -> Tensor:
         rows, features = growth.levels + 1, [f for f in (hidden.last, hidden.taps) if f is not None]
