@@ -86,12 +86,21 @@ def test_a_short_run_and_no_run_are_not_compared() -> None:
     assert check(timeline(60.0) * (1.0, 0.0, 1.0)) == ()
 
 
-@pytest.mark.parametrize("run", ["demo", "real_tasks", "real_tasks_transformers", "quantisation"])
-def test_recorded_runs_agree(run: str) -> None:
-    """On an H200 the counter and the instantaneous power agree within 0.4 % over a run."""
+@pytest.mark.parametrize(
+    ("run", "most"),
+    [
+        ("demo", 0.004),
+        ("real_tasks", 0.004),
+        ("real_tasks_transformers", 0.004),
+        ("quantisation", 0.004),
+        ("test_time_compute", 0.008),  # answers of 0.06 s, and rests: much moves between two power readings
+    ],
+)
+def test_recorded_runs_agree(run: str, most: float) -> None:
+    """On an H200 the counter and the instantaneous power agree within 0.4 % over a run, 0.8 % of the shortest answers."""
     (found,) = cross_checks(RECORDED / run)
     assert found.source_id.startswith("nvml:")
-    assert abs(found.gap) < 0.004
+    assert abs(found.gap) < most
     assert found.duration_s > 90.0
 
 
