@@ -24,6 +24,8 @@ from joulewise.analysis.intervals import (
 from joulewise.analysis.side_by_side import Sample
 from joulewise.energy.reading import Z95
 
+NONE_RIGHT = "no answer of any size is right"
+
 _SIZED = re.compile(r"([a-z][a-z-]*?)-(\d+)(.*)")
 _OF = re.compile(
     r"(?:-(?:likelihood|examples|reward|oracle))?-((?:few-shot|cot|budget)-\d+(?:-\d+)?(?:-(?:no-)?thinking)?)"
@@ -163,15 +165,19 @@ def _step(sample: Sample, base: int, new: int) -> Step:
 
 
 def _advice(sample: Sample, level: str, name: str, columns: Sequence[int], points_per_kj: float) -> Advice:
-    """Of all sizes the one with the most accuracy less price times joules; of equals the smallest."""
+    """Of all sizes the one with the most accuracy less price times joules; of equals the one with the fewest joules."""
     board, n = sample.board, sample.n
     price = points_per_kj / 100_000  # share per joule
+    joules = sample.columns["energy_j"].sum(axis=0)
+    columns = sorted(columns, key=lambda i: float(joules[i]))  # where none is like another, the smallest comes first
     labels = [board.keys[i].reasoning for i in columns]
     why = None
     if not board.measured:
         why = "the joules are not measured"
     elif n < MIN_QUESTIONS:
         why = TOO_FEW
+    elif not sample.columns["quality"][:, columns].any():
+        why = NONE_RIGHT  # samples of none are none: they would be sure of what a few questions cannot tell
     if why is not None:
         return Advice(level, name, n, None, None, (), why)
     net = sample.columns["quality"][:, columns].sum(axis=0) - price * sample.columns["energy_j"][:, columns].sum(axis=0)

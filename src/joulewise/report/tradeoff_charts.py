@@ -91,12 +91,13 @@ def _frame(axes: Any, points: Sequence[Point], found: Tradeoff, *, log: bool) ->
     floors = [end for p in points for end in (p.energy.value, p.energy.lower) if end is not None]
     room = max(2.0, 0.08 * (max(tops) - min(floors)))
     axes.set_ylim(max(0.0, min(floors) - room), min(100.0, max(tops) + room) if max(tops) < 100.0 else 100.0 + room)
+    bars = [end for p in points for end in (p.speed.lower, p.speed.upper) if end is not None and end > 0.0]
     if log:
-        ends = min(joules) / 1.6, max(joules) * 1.6
+        ends = min(*joules, *(end * 1.5 for end in bars)) / 1.6, max(*joules, *(end / 1.5 for end in bars)) * 1.6
         axes.set(xscale="log", xlim=ends)
         log_ticks(axes.xaxis, ends)
     else:
-        axes.set_xlim(0.0, 1.2 * max(joules))
+        axes.set_xlim(0.0, max(1.2 * max(joules), 1.03 * max(joules + bars)))
     axes.tick_params(which="both", colors=INK, length=3)
     for spine in axes.spines.values():
         spine.set_color(FAINT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from joulewise.analysis.budget_advice import Advice, BudgetCurve, Step
+from joulewise.analysis.budget_advice import NONE_RIGHT, Advice, BudgetCurve, Step
 from joulewise.analysis.cells import CellKey
 from joulewise.analysis.contrast import Against
 from joulewise.analysis.frontier import SURE, Dominance
@@ -273,7 +273,9 @@ def _where_to_stop(several: Sequence[Tradeoff]) -> Grid:
         "Where to stop",
         [curve.keys[0] for _, curve, _ in rows],
         (Column("enough", tuple(_enough(advice) for *_, advice in rows)),),
-        [f"Enough: the size with the most accuracy, {_price(rows[0][0])}; of equals the smallest."] if rows else [],
+        [f"Enough: the size with the most accuracy, {_price(rows[0][0])}; of equals the one with the fewest joules."]
+        if rows
+        else [],
         [(curve_name(curve, f), "all" if a.level == WHOLE else a.name) for f, curve, a in rows],
     )
     return replace(grid, of="questions")
@@ -285,7 +287,8 @@ def _worth_telling(curve: BudgetCurve) -> list[Advice]:
 
 def _enough(advice: Advice) -> Shown:
     if advice.best is None:
-        return Shown("–", advice.why, TOO_FEW_MARK, advice.questions)
+        mark = None if advice.why == NONE_RIGHT else TOO_FEW_MARK
+        return Shown("–", advice.why, mark, advice.questions)
     often = f"the best in {_share(advice.frequency)} of samples"
     if len(advice.may_be) > 1:
         others = listed([size for size in advice.may_be if size != advice.best], "or")
@@ -375,7 +378,8 @@ def _beaten(found: Tradeoff) -> list[str]:
 
 
 def _dominance(one: Dominance, found: Tradeoff) -> str:
-    better = "and is as accurate"
+    quality = {cell.key: cell.quality.value for cell in found.whole.cells}
+    better = "and is as accurate" if quality[one.winner] else "and has no answer right either"
     if one.quality_difference > 0.0:
         better = f"and is {figure(100 * one.quality_difference)} points more accurate"
     where = ""

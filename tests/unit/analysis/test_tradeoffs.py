@@ -4,6 +4,7 @@ from math import comb
 
 import pytest
 
+from joulewise.analysis.budget_advice import NONE_RIGHT
 from joulewise.analysis.cells import split
 from joulewise.analysis.tradeoffs import NO_WISHES, Wishes, tradeoffs
 from joulewise.errors import UserError
@@ -205,6 +206,23 @@ def test_a_size_that_is_surely_enough():
         1.0,
         ("budget-64",),
     )
+
+
+def test_of_sizes_that_are_as_accurate_the_one_with_the_fewest_joules_is_enough():
+    ways = {"direct": ({0}, 8.0, 99), "budget-16": ({0}, 5.0, 16), "budget-64": ({0}, 6.0, 64)}
+    (one,) = found(script(ways))
+    advice = one.curves[0].advice[0]
+    assert (advice.best, advice.frequency, advice.may_be) == ("budget-16", 1.0, ("budget-16",))
+
+
+def test_of_sizes_without_a_right_answer_none_is_advised():
+    ways = {"direct": (set(), 8.0, 99), "budget-16": (set(), 5.0, 16), "budget-64": (set(), 9.0, 64)}
+    ways["few-shot-2"] = ({0}, 6.0, 9)
+    (one,) = found(script(ways))
+    advice = one.curves[0].advice[0]
+    assert (advice.best, advice.frequency, advice.may_be, advice.why) == (None, None, (), NONE_RIGHT)
+    (one,) = found(script(ways | {"budget-16": ({0}, 5.0, 16)}))
+    assert one.curves[0].advice[0].best == "budget-16"
 
 
 def test_votes_over_steps_start_at_those_steps():

@@ -7,6 +7,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
+from joulewise.analysis.budget_advice import NONE_RIGHT
 from joulewise.analysis.tradeoffs import NO_WISHES, Wishes
 from joulewise.cli.main import app
 from joulewise.errors import UserError
@@ -78,6 +79,19 @@ def test_nothing_right_is_said_and_bounded():
     assert line == (
         "No way has any of 10 questions right; at most 27.8 % is (95 %): whatever a way costs, it buys nothing here."
     )
+
+
+def test_where_some_way_has_a_right_answer_those_without_one_are_not_called_accurate():
+    ways = {"direct": (set(), 8.0, 99), "budget-16": (set(), 5.0, 16), "budget-64": (set(), 9.0, 64)}
+    ways["few-shot-2"] = ({0}, 6.0, 9)
+    lines = sentences(script(ways))
+    assert (
+        "budget-16 beats direct: it takes 0.625 of the joules and has no answer right either (in 100 % of samples)."
+        in lines
+    )
+    assert not any(line.startswith("Tokens to think") for line in lines)
+    (row,) = [row for row in grids(script(ways))["Where to stop"].rows if row.names[1] == "all"]
+    assert (row.figures[0].main, row.figures[0].detail, row.figures[0].mark) == ("–", NONE_RIGHT, None)
 
 
 def test_modelled_joules_have_no_frontier_in_words():
