@@ -13,7 +13,6 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -21,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from recorded_tables import TABLES, record
 from routing_tables import ROUTING_TABLES
+from tradeoff_tables import TRADEOFF_TABLES, summary_of
 
 from joulewise.analysis.curve_file import CurveFile
 from joulewise.analysis.curve_points import run_points
@@ -38,7 +38,7 @@ from joulewise.report.curve import describe
 from joulewise.report.explain import sentences
 from joulewise.report.markdown import words
 from joulewise.report.phases import JOULES_NOTE, joules
-from joulewise.report.summary import Summary, sections, summarise
+from joulewise.report.summary import sections
 from joulewise.report.text import interval, value, verdict
 
 ROOT = Path(__file__).parent.parent
@@ -73,7 +73,7 @@ def filled(text: str) -> str:
 def savings(run: str) -> str:
     """The saving factors of a recorded run."""
     rows = ["| task | decoding | questions | time γ_t | GPU energy γ_GPU |", "| --- | --- | ---: | --- | --- |"]
-    for saving in _summary(run).savings:
+    for saving in summary_of(run).savings:
         key = saving.key
         figures = f"{_gamma(saving.time)} | {_gamma(saving.gpu)}"
         rows.append(f"| {key.task} | {key.decoding} | {saving.time.ratio.n_questions} | {figures} |")
@@ -84,7 +84,7 @@ def answers(run: str) -> str:
     """Joules per answer of a recorded run, and what the answers are worth."""
     rows = ["| task | engine | decoding | GPU J per output token | GPU J per answer | correct, or score |"]
     rows += ["| --- | --- | --- | --- | --- | --- |"]
-    for cost in _summary(run).costs:
+    for cost in summary_of(run).costs:
         gpu = cost.component("gpu")
         worth = _quantity(cost.accuracy)
         if cost.accuracy.value is None:
@@ -96,13 +96,13 @@ def answers(run: str) -> str:
 
 def explained(run: str) -> str:
     """Why the decodings of a recorded run pay or not."""
-    return "\n".join(f"- {sentence}" for section in sections(_summary(run)) for sentence in sentences(section))
+    return "\n".join(f"- {sentence}" for section in sections(summary_of(run)) for sentence in sentences(section))
 
 
 def phase_joules(run: str) -> str:
     """Where the joules of a recorded run went, by phase, and the powers behind it."""
     told = []
-    for section in sections(_summary(run)):
+    for section in sections(summary_of(run)):
         assert section.phase_energy is not None
         grid = joules(section.phase_energy)
         told += [f"| task | decoding | {' | '.join(grid.columns)} |", "| --- | --- |" + " --- |" * len(grid.columns)]
@@ -114,7 +114,7 @@ def phase_joules(run: str) -> str:
 def claims(run: str) -> str:
     """What a recorded run says of the papers' claims."""
     told = []
-    for claim in claim_words.claim_words(_summary(run).claims):
+    for claim in claim_words.claim_words(summary_of(run).claims):
         told += [f"- {claim.statement}: **{claim.verdict}**", *(f"  - {line}" for line in claim_words.lines(claim))]
     return "\n".join(told)
 
@@ -177,6 +177,7 @@ BLOCKS: dict[str, Callable[[str], str]] = {
         server_ways,
         *TABLES,
         *ROUTING_TABLES,
+        *TRADEOFF_TABLES,
     )
 }
 
@@ -185,9 +186,9 @@ def scatter(run: str) -> str:
     """Speed against GPU energy, one point a task, as an SVG of its own."""
     points = [
         chart.Point(saving.key.task, series, saving.time.ratio, saving.gpu.ratio, modelled=False)
-        for series, saving in enumerate(_summary(run).savings)
+        for series, saving in enumerate(summary_of(run).savings)
     ]
-    (decoding,) = {saving.key.decoding for saving in _summary(run).savings}
+    (decoding,) = {saving.key.decoding for saving in summary_of(run).savings}
     drawn = chart.scatter(
         points,
         title=f"{decoding}: speed against GPU energy, by task",
@@ -200,11 +201,6 @@ def scatter(run: str) -> str:
     if 'xmlns="' not in drawn:
         drawn = drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     return drawn.replace("<svg ", '<svg style="background:#ffffff;font-family:sans-serif" ', 1).rstrip() + "\n"
-
-
-@cache
-def _summary(run: str) -> Summary:
-    return summarise(load(ROOT / run))
 
 
 def _gamma(gamma: Gamma) -> str:
