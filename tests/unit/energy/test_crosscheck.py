@@ -97,7 +97,7 @@ def test_a_short_run_and_no_run_are_not_compared() -> None:
     ],
 )
 def test_recorded_runs_agree(run: str, most: float) -> None:
-    """On an H200 the counter and the instantaneous power agree within 0.4 % over a run, 0.8 % of the shortest answers."""
+    """On an H200 counter and instantaneous power agree within 0.4 % over a run, 0.8 % where answers are shortest."""
     (found,) = cross_checks(RECORDED / run)
     assert found.source_id.startswith("nvml:")
     assert abs(found.gap) < most
