@@ -10,7 +10,7 @@ forward costs as much as a layer.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -29,9 +29,9 @@ WIDTHS = (1, 2, 3, 4, 5, 6, 8, 11, 16, 21, 32, 48, 64, 96, 128, 192, 257)
 BUCKET = 256
 """Slots that a captured forward reads come in multiples of this."""
 
-PROMPT_STEPS = ((512, 64), (2048, 128))
-"""Up to so many tokens a prompt is filled up to a multiple of so many; beyond, of ``BUCKET``. For a number of tokens
-that is new to it the library chooses each product's kernel anew: on an H200 some 60 ms, in which the card idles."""
+PROMPT_STEP = 64
+"""A prompt is filled up to a multiple of so many tokens. For a number of tokens that is new to it the library chooses
+each product's kernel anew: on an H200 some 60 ms, in which the card idles. Its kernels work in tiles about as large."""
 
 ROOM = 2048
 """A captured session has room for so many tokens at least; a longer text makes a larger one, and captures anew."""
@@ -41,16 +41,12 @@ _WARM_UPS = 2
 
 def prompt_width(tokens: int) -> int:
     """How many tokens a GPU reads for a prompt of so many: what fills it up lies behind its end, where none sees it."""
-    step = next((step for most, step in PROMPT_STEPS if tokens <= most), BUCKET)
-    return -(-tokens // step) * step
+    return -(-tokens // PROMPT_STEP) * PROMPT_STEP
 
 
-def prompt_widths() -> Iterator[int]:
-    """All of them up to ``ROOM``, in rising order."""
-    width = 0
-    while width < ROOM:
-        width = prompt_width(width + 1)
-        yield width
+def prompt_widths() -> Sequence[int]:
+    """All of them up to ``ROOM``."""
+    return range(PROMPT_STEP, prompt_width(ROOM) + 1, PROMPT_STEP)
 
 
 def fill_up(tokens: Tensor, width: int) -> tuple[Tensor, Tensor]:

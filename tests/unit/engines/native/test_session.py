@@ -85,8 +85,7 @@ def test_a_prompt_that_is_filled_up_leaves_what_it_leaves_alone(model: DecoderMo
 @given(tokens=st.integers(1, 100_000))
 def test_a_prompt_is_filled_up_by_little_and_to_few_widths(tokens: int) -> None:
     width = prompt_width(tokens)
-    assert tokens <= width < tokens + 256
-    assert width <= max(128, 1.5 * tokens)
+    assert tokens <= width < tokens + 64
     assert prompt_width(width) == width
     assert prompt_width(tokens + 1) >= width
 
@@ -107,7 +106,7 @@ def test_after_loading_no_prompt_is_of_a_length_that_is_new(
     with torch.inference_mode():
         session.prepare_prompts()
         known = {width for width, _ in read}
-        assert len(known) == len(read) <= 20
+        assert len(known) == len(read) <= 10
         for count in (1, 64, 65, 333, 600):
             session.prefill(torch.zeros(count, dtype=torch.long))
             width, last = read[-1]
