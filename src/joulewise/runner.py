@@ -82,6 +82,7 @@ def run(
     limit: int | None = None,
     skip_bad: bool = False,
     on_progress: Callable[[Progress], None] = lambda _: None,
+    enough: Callable[[], bool] = lambda: False,
 ) -> RunResult:
     """Run a plan into a folder.
 
@@ -98,6 +99,7 @@ def run(
         limit: at most so many questions a task.
         skip_bad: leave broken lines of the tasks' data out, instead of refusing the first one.
         on_progress: told of every step.
+        enough: asked after every step; once it says so, the run ends after the Trial in flight, as if by Ctrl-C.
 
     Raises:
         UserError: the plan asks for what cannot be done.
@@ -112,7 +114,13 @@ def run(
     jobs = schedule(plan, questions)
     with RunFolder(folder, plan, resume) as out, stop_on_signal() as stop:
         check_unchanged(questions, jobs, {t.trial_id: t for t in out.content.trials}, out.path)
-        session = _Session(plan, out, meter, questions, jobs, on_progress)
+
+        def tell(progress: Progress) -> None:
+            on_progress(progress)
+            if enough():
+                stop.set()
+
+        session = _Session(plan, out, meter, questions, jobs, tell)
         for notice in (*out.notices, *skipped.told()):
             session.tell("notice", notice)
         if skipped.faults:

@@ -8,12 +8,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import scripted_engine
 from command_runs import SCRIPTED, environment
+from fake_source import SteadySource
+from joulewise.energy.meter import Meter
 from joulewise.ledger import load
 from joulewise.ledger_lines import read_ledger
 from routing_runs import refused, said
@@ -68,7 +71,11 @@ def test_what_is_asked_is_booked_and_a_budget_that_is_used_up_refuses(learnt: Pa
     assert Path("other.json").exists()
 
 
-def test_a_batch_is_asked_as_far_as_its_budget_goes_and_the_rest_is_kept(learnt: Path, clock: list[float]) -> None:
+def test_a_batch_is_asked_as_far_as_its_budget_goes_and_the_rest_is_kept(
+    learnt: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Hardly anything is drawn, so that it is what is expected that counts.
+    monkeypatch.setattr("joulewise.energy.discover", lambda: Meter([SteadySource("gpu", 1e-9)]))
     rows = [{"query": f"Name colour {i}.", "id": f"q{i}", "domain": "art", "reference": "red"} for i in range(8)]
     Path("batch.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     pin = "large@*vanilla/direct"
@@ -100,6 +107,47 @@ def test_a_budget_that_runs_short_takes_a_cheaper_option_and_says_so(learnt: Pat
     assert (found["option"], found["choice"]["best_effort"]) == (small, True)
     clock[0] += 3601
     assert "the joule budget leaves" in said("ask", "q3", *HOUR, "3", "-o", "again").stdout
+
+
+def test_answers_that_draw_more_than_expected_end_a_batch_and_the_rest_is_kept(
+    learnt: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"query": f"Name colour {i}.", "id": f"q{i}"} for i in range(6)]
+    Path("batch.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pin = "large@*vanilla/direct"
+    each = expected_j("--pin", pin)["large@transformers/vanilla/direct"]
+    generate = scripted_engine.ScriptedEngine.generate
+
+    def slow(*arguments: object) -> object:
+        end_s = time.monotonic() + 20 * each / 130.0  # of 130 W
+        while time.monotonic() < end_s:
+            pass
+        return generate(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(scripted_engine.ScriptedEngine, "generate", slow)
+    words = ("ask", "--batch", "batch.jsonl", "--pin", pin, *HOUR, f"{30 * each:.6g}", "-o", "asked", "--json")
+    done = said(*words, code=1)
+    answered = [json.loads(line)["id"] for line in done.stdout.splitlines()]
+    assert 1 <= len(answered) <= 2
+    rest = [json.loads(line)["id"] for line in Path("asked/not-asked.jsonl").read_text().splitlines()]
+    assert sorted([*answered, *rest]) == [row["id"] for row in rows]
+    assert "--resume" not in done.stderr
+    assert json.loads(Path("joule-budget.json").read_text())["begun"] == {}
+
+
+def test_a_cascade_asks_no_second_option_that_its_budget_does_not_leave_joules_for(
+    learnt: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vote, then = "small@transformers/vanilla/vote-3", "large@transformers/vanilla/direct"
+    said("fit", "run", "--cascade", f"{vote}>{then}", "-o", "router.npz")
+    monkeypatch.setattr("joulewise.routing.asking.agreed", lambda _: False)
+    words = ("ask", "How many?", "--reference", "7", "--pin", "*>*", "--json")
+    assert json.loads(said(*words, *HOUR, "1000", "-o", "rich").stdout)["option"] == f"{vote} > {then}"
+    monkeypatch.setattr("joulewise.routing.within_budget.Purse.fits", lambda *_: False)
+    done = said(*words, "--budget-file", "b.json", *HOUR, "1000", "-o", "poor", code=1)
+    assert done.stdout == ""
+    assert json.loads(Path("poor/not-asked.jsonl").read_text())["query"] == "How many?"
+    assert not Path("poor-then").exists()
 
 
 def test_a_stop_keeps_what_was_booked(learnt: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,6 +127,7 @@ def test_tables_fit_the_terminal(learnt: Path, monkeypatch: pytest.MonkeyPatch) 
     commands = (
         ("fit", "run", "--cascade", "small@transformers/vanilla/vote-3>large@transformers/vanilla/direct"),
         ("route", "What is 12 times 7?", "--explain", "--load", "3"),
+        ("ask", "What is 12 times 7?", "--accuracy-floor", "99.9%", "--max-tokens", "2", "-o", "asked"),
         ("route", "evaluate", "router.npz", "--on", "run", "--also-seen", "--accuracy-floor", "10%"),
         ("route", "simulate", "--rate", "20", "--seconds", "3", "--max-first-token-s", "1e-6", "--idle-w", "5"),
     )

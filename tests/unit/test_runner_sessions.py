@@ -191,3 +191,19 @@ def test_a_second_ctrl_c_ends_the_idle_reading_after_the_trials(tmp_path: Path, 
     with pytest.raises(KeyboardInterrupt):
         run(plan, tmp_path / "run", meter=meter, on_progress=interrupt)
     assert [when for when, _ in idle_readings(tmp_path / "run")] == ["before"]
+
+
+def test_who_has_enough_ends_a_run_after_the_trial_in_flight_and_it_goes_on(tmp_path: Path, meter: Meter) -> None:
+    plan = make_plan(questions_task(tmp_path, ["a", "b", "c"]))
+    told: list[Progress] = []
+    done = run(
+        plan,
+        tmp_path / "run",
+        meter=meter,
+        on_progress=told.append,
+        enough=lambda: sum(p.stage == "trial" for p in told) >= 2,
+    )
+    assert (done.done, done.interrupted) == (2, True)
+    assert run(plan, tmp_path / "run", meter=meter, resume=True).done == done.total
+    whole = run(plan, tmp_path / "whole", meter=meter, enough=lambda: False)
+    assert (whole.done, whole.interrupted) == (whole.total, False)

@@ -47,7 +47,8 @@ from joulewise.errors import UserError
 from joulewise.tasks.asked import AnswerKind, reference_fault
 
 if TYPE_CHECKING:
-    from joulewise.routing.asking import Answered, Asked, Chosen
+    from joulewise.routing.asking import Answered, Chosen
+    from joulewise.routing.batch import Asked
     from joulewise.routing.router import Router
 
 
@@ -121,8 +122,10 @@ def ask(
     """
     from joulewise.cli.progress import show_progress
     from joulewise.energy import discover
+    from joulewise.report.plain_table import terminal_width
     from joulewise.report.routing import answered_json, describe_answered
-    from joulewise.routing.asking import answer_all, choose_all, write_batch
+    from joulewise.routing.asking import answer_all, choose_all
+    from joulewise.routing.batch import write_batch
 
     known = read_router(router)
     names = [option.name for option in known.options]
@@ -152,12 +155,13 @@ def ask(
         with show_progress() as on_progress:
             done = answer_all(known, chosen, folder, meter, max_tokens, on_progress, purse)
     for one in done.answered:
-        typer.echo(json.dumps(answered_json(one)) if json_output else describe_answered(one), nl=json_output)
+        told = json.dumps(answered_json(one)) if json_output else describe_answered(one, terminal_width())
+        typer.echo(told, nl=json_output)
     folders = " ".join(shlex.quote(str(folder)) for folder in done.folders)
     typer.echo(f"Trials: {folders}; `joulewise fit` learns from them beside the runs before", err=True)
     if purse is not None:
         typer.echo(f"Joule budget: {purse.left()}", err=True)
-    unasked = asked[len(chosen) :]
+    unasked = [*done.unasked, *asked[len(chosen) :]]
     if unasked:
         rest = write_batch(unasked, done.folders[0] / "not-asked.jsonl")
         typer.echo(
@@ -188,7 +192,7 @@ def _own_budgets(router: Router, chosen: list[Chosen], max_tokens: int | None) -
 def _questions(
     text: str | None, batch: str | None, domain: str | None, reference: str | None, answer: AnswerKind | None
 ) -> list[Asked]:
-    from joulewise.routing.asking import Asked, parse_batch, read_batch
+    from joulewise.routing.batch import Asked, parse_batch, read_batch
 
     file = named_file(batch, "--batch")
     if (text is None) == (file is None):

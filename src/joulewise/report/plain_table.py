@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 _GAP = 2
 _MOST_WHOLE = 20
 """A piece of a name that is longer than this may be broken anywhere."""
-_PIECES = re.compile(r"[^\s/@>-]*(?:[/@>-]+|\s+|$)")
+_PIECES = re.compile(r"[^\s/@>]*(?:[/@>]+|\s+|$)")
 
 
 def terminal_width() -> int | None:

@@ -109,13 +109,17 @@ def choice_json(choice: Choice, notes: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def describe_answered(one: Answered) -> str:
-    """The answer, and the joules drawn against those expected."""
+def describe_answered(one: Answered, width: int | None = None) -> str:
+    """The answer, and the joules drawn against those expected.
+
+    Args:
+        width: columns of the terminal, for all but the answer itself; None: any.
+    """
     head = "" if one.asked.name is None else f"{one.asked.name}: {one.asked.query.strip().splitlines()[0][:80]}\n"
     if one.error is not None:
         return f"{head}no answer: {one.error}\n"
     expected = one.choice.estimate.energy_j
-    lines = [f"{head}{(one.text or '').strip()}", "", f"  by {one.choice.option}"]
+    lines = [f"  by {one.choice.option}"]
     if one.energy_j is None or one.lower_j is None or one.upper_j is None:
         lines.append(f"  joules drawn are unknown; {figure(expected.mean)} J were expected")
     else:
@@ -132,7 +136,7 @@ def describe_answered(one: Answered) -> str:
         for reason in one.choice.reasons
         if one.choice.best_effort or reason.startswith(("best effort", "the joule budget"))
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([f"{head}{(one.text or '').strip()}", "", *wrapped(lines, width)]) + "\n"
 
 
 def _cut_off(cut: CutOff) -> str:

@@ -189,12 +189,12 @@ def _proven(floor: AbsoluteFloor) -> str:
         return f"{name}: no option is expected to reach it on any question"
     if found is None:
         return f"{name}: " + ("no number of labels can prove it" if floor.least else "there is nothing to prove")
-    chance = f"{100 * found.risk:.3g} %"
-    where = f"where it is reached ({counted(found.labels, 'label')})"
+    chance = f"with probability at most {100 * found.risk:.3g} %"
+    labels = counted(found.labels, "label")
     if found.setting is not None:
-        return f"{name} is proven: fewer are right {where} with probability at most {chance}"
-    more = f"about {found.needed:,} needed" if found.needed else "on these no more are"
-    return f"{name} is not proven {where}, to a probability of at most {chance} that fewer are right: {more}"
+        return f"{name}: proven; where it is reached fewer are right {chance} ({labels})"
+    more = f"about {found.needed:,} are needed" if found.needed else "and of these no more are right"
+    return f"{name}: cannot prove with {labels} that where it is reached fewer are right {chance}; {more}"
 
 
 def _share(found: Figure) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -17,45 +16,18 @@ from pydantic import ValidationError
 
 from joulewise.analysis.intervals import joint_provenance
 from joulewise.errors import EnvironmentFault, JoulewiseError, UserError, first_paragraph
+from joulewise.routing.batch import Asked
 from joulewise.routing.past_answers import ASKED, Way, agreed
 from joulewise.routing.policy import Choice, Goal, State
 from joulewise.routing.router import Correct, Router
-from joulewise.routing.within_budget import BudgetSpentError, Purse
-from joulewise.tasks.asked import AnswerKind, answer_kind
-from joulewise.whole_file import whole_file
+from joulewise.routing.within_budget import Booking, BudgetSpentError, Purse
+from joulewise.tasks.asked import AnswerKind
 
 if TYPE_CHECKING:
     from joulewise.energy.meter import Meter
     from joulewise.plan import Plan
     from joulewise.records import Trial
     from joulewise.run_result import Progress
-
-
-_KEYS = ("query", "domain", "reference", "id")
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A question.
-
-    Args:
-        query: its text.
-        domain: its field, where it is known.
-        reference: the right answer, where it is known.
-        name: its id.
-        answer: how it is asked; None: by its text.
-    """
-
-    query: str
-    domain: str | None = None
-    reference: str | None = None
-    name: str | None = None
-    answer: AnswerKind | None = None
-
-    @property
-    def kind(self) -> AnswerKind:
-        """How it is asked."""
-        return answer_kind(self.query, self.reference) if self.answer is None else self.answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,74 +90,19 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Answers, in the order of the questions, the run folders, and whether it was stopped before all were there."""
+    """What was asked.
+
+    Args:
+        answered: in the order of the questions.
+        folders: the run folders.
+        interrupted: it was stopped by a signal before all were there.
+        unasked: what the joule budget left no joules for, as answers drew more than was expected.
+    """
 
     answered: list[Answered]
     folders: list[Path]
     interrupted: bool = False
-
-
-def read_batch(file: Path, domain: str | None = None, answer: AnswerKind | None = None) -> list[Asked]:
-    """The questions of a file of JSON lines.
-
-    Raises:
-        UserError: it cannot be read, a line is no question (with its place), two have one id, or there is none.
-    """
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}") from error
-    return parse_batch(data, str(file), domain, answer)
-
-
-def parse_batch(data: bytes, file: str, domain: str | None = None, answer: AnswerKind | None = None) -> list[Asked]:
-    """The questions of JSON lines; ``file`` is what they are called. Raises as ``read_batch``."""
-    found: list[Asked] = []
-    names: set[str] = set()
-    try:
-        # At line feeds alone: a question may hold other characters that end lines.
-        lines = data.decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file} cannot be read as UTF-8 text: {error}") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        where = f"{file}:{number}"
-        try:
-            row: Any = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f'{where}: not JSON ({error.msg}); write a line such as {{"query": "..."}}') from error
-        query = row.get("query") if isinstance(row, dict) else None
-        if not isinstance(query, str) or not query.strip():
-            raise UserError(f'{where}: no text under \'query\'; write a line such as {{"query": "..."}}')
-        for key in row:
-            if key not in _KEYS and (meant := difflib.get_close_matches(key, _KEYS, 1)):
-                raise UserError(f"{where}: the field '{key}' is not known; did you mean '{meant[0]}'?")
-        name = str(row.get("id", f"line-{number}"))
-        if name in names:
-            raise UserError(f"{where}: a second question with the id '{name}'; give each its own, or leave ids out")
-        names.add(name)
-        told, reference = row.get("domain", domain), row.get("reference")
-        found.append(Asked(query, told and str(told), None if reference is None else str(reference), name, answer))
-    if not found:
-        raise UserError(f"{file}: it holds no question")
-    return found
-
-
-def write_batch(asked: Sequence[Asked], file: Path) -> Path:
-    """Questions as the file of JSON lines that ``read_batch`` reads; its path.
-
-    Raises:
-        EnvironmentFault: it cannot be written.
-    """
-    rows = [{"id": one.name, "query": one.query, "domain": one.domain, "reference": one.reference} for one in asked]
-    lines = [json.dumps({key: value for key, value in row.items() if value is not None}) for row in rows]
-    try:
-        with whole_file(file) as part:
-            part.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise EnvironmentFault(f"{file}: cannot be written ({error.strerror}); make room") from error
-    return file
+    unasked: list[Asked] = field(default_factory=list)
 
 
 def choose_all(
@@ -275,7 +192,8 @@ def answer_all(
     Args:
         folder: the run folder, which must be new; None: ``runs/asked-DATE-TIME``.
         max_tokens: output budget; None: the option's own.
-        purse: a joule budget that each answer's joules are booked in, as soon as it is there.
+        purse: a joule budget that each answer's joules are booked in, as soon as it is there; where they leave too
+            little for what is still to be asked, that is not asked.
 
     Raises:
         UserError, EnvironmentFault: as ``joulewise.runner.run``.
@@ -286,57 +204,48 @@ def answer_all(
     for i, one in enumerate(chosen):
         if (cascade := cascades.get(one.choice.option)) is not None:
             first[i], then[i] = cascade.first, cascade.then
-    asked = [one.asked for one in chosen]
-    told = on_progress if purse is None else _booking(purse, chosen, on_progress)
-    run_all = partial(_run, router, meter=meter, max_tokens=max_tokens, on_progress=told)
-    try:
-        found, stopped = run_all(asked, first, folder)
-    except JoulewiseError:
-        if purse is not None:
-            purse.end()  # nothing is under way
-        raise
+    bookings: list[Booking] = []
+
+    def run_all(rows: Sequence[int], options: Sequence[str], folder: Path) -> tuple[list[Trial | None], bool]:
+        questions = [chosen[i].asked for i in rows]
+        if purse is None:
+            return _run(router, questions, options, folder, meter, max_tokens, on_progress)
+        waiting = [(options[n], _expected_j(chosen[i], options[n])) for n, i in enumerate(rows)]
+        bookings.append(booking := Booking(purse, waiting, on_progress))
+        with booking:
+            return _run(router, questions, options, folder, meter, max_tokens, booking.told, booking.enough)
+
+    found, stopped = run_all(range(len(chosen)), first, folder)
     trials = [[trial] for trial in found]
     folders = [folder]
-    again = [] if stopped else [i for i, (trial,) in enumerate(trials) if then[i] and not _agreed(trial)]
-    if again:
+    differ = [i for i, (trial,) in enumerate(trials) if trial is not None and then[i] and not _agreed(trial)]
+    unanswered = {i for i, (trial,) in enumerate(trials) if trial is None} if stopped else set()
+    short = False
+    if differ and not stopped and purse is not None:
+        short = not purse.fits(min(_expected_j(chosen[i], then[i]) for i in differ))
+    if stopped or short:
+        unanswered.update(differ)  # whoever was to be asked then is not
+    elif differ:
         folders.append(further := folder.with_name(f"{folder.name}-then"))
-        found, stopped = run_all([asked[i] for i in again], [then[i] for i in again], further)
-        for i, trial in zip(again, found, strict=True):
+        found, stopped = run_all(differ, [then[i] for i in differ], further)
+        for i, trial in zip(differ, found, strict=True):
             trials[i].append(trial)
-    if purse is not None:
-        purse.end()
+            if trial is None and stopped:
+                unanswered.add(i)
     answered = [
         _answered(router, one, of, options)
-        for one, of, *options in zip(chosen, trials, first, then, strict=True)
-        if of[-1] is not None or not stopped
+        for i, (one, of, *options) in enumerate(zip(chosen, trials, first, then, strict=True))
+        if i not in unanswered
     ]
-    return Done(answered, folders, stopped)
+    short = short or any(booking.short for booking in bookings)
+    unasked = [chosen[i].asked for i in sorted(unanswered)] if short else []
+    return Done(answered, folders, stopped and not short, unasked)
 
 
-def _booking(purse: Purse, chosen: Sequence[Chosen], tell: Callable[[Progress], None]) -> Callable[[Progress], None]:
-    """Books what each Trial drew, and what is expected of the next one.
-
-    Where a kill ends it all, what is expected of the Trial in flight stays booked.
-    """
-    expected = {one.choice.option: one.choice.estimate.energy_j.mean for one in chosen}
-    most_j = max(expected.values())
-
-    def told(progress: Progress) -> None:
-        if progress.stage == "load":
-            purse.begin(most_j)
-        if (trial := progress.trial) is not None:
-            drawn_j = trial.window().total.energy_j
-            if drawn_j is None:
-                option = f"{trial.engine}/{trial.decoding}/{trial.reasoning}"
-                drawn_j = expected.get(option, most_j) if trial.status == "ok" else 0.0
-            purse.drew(drawn_j, trial.duration_s)
-            if progress.done < progress.total:
-                purse.begin(most_j)
-            else:
-                purse.end()
-        tell(progress)
-
-    return told
+def _expected_j(one: Chosen, option: str) -> float:
+    """Of an option that is asked for a choice: of the choice itself, or of a part of a cascade."""
+    found = (v.estimate.energy_j.mean for v in one.choice.verdicts if v.option == option and v.estimate is not None)
+    return next(found, one.choice.estimate.energy_j.mean)
 
 
 def _agreed(trial: Trial | None) -> bool:
@@ -351,6 +260,7 @@ def _run(
     meter: Meter,
     max_tokens: int | None,
     on_progress: Callable[[Progress], None],
+    enough: Callable[[], bool] = lambda: False,
 ) -> tuple[list[Trial | None], bool]:
     """The Trial of each question, None where there is none, and whether it was stopped before."""
     from joulewise.ledger import LEDGER
@@ -362,7 +272,7 @@ def _run(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         plan, places = _plan(router, asked, options, folder.absolute(), max_tokens)
-        result = run(plan, folder, meter=meter, on_progress=on_progress)
+        result = run(plan, folder, meter=meter, on_progress=on_progress, enough=enough)
     except (JoulewiseError, OSError, ValidationError) as error:
         if folder.exists() and not read_ledger(folder / LEDGER).trials:
             shutil.rmtree(folder)  # as if it had not been made

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from joulewise.errors import UserError
+from joulewise.errors import JoulewiseError, UserError
 from joulewise.routing.joule_budget import Account, Allowance, Limits, allowance, begin, drew, end
 from joulewise.routing.joule_budget_file import change_account, read_account
 from joulewise.routing.policy import Choice, Goal
+
+if TYPE_CHECKING:
+    from joulewise.run_result import Progress
 
 clock_s = time.time
 """The present, where nobody brings another clock: seconds by the calendar, as the account outlives the process."""
@@ -92,14 +96,28 @@ class Purse:
         """An answer begins; until what it drew is told, what is expected counts."""
         change_account(self.file, lambda account: begin(account, self.name, self.clock(), expected_j))
 
-    def drew(self, drawn_j: float, lasted_s: float = 0.0) -> None:
-        """So many joules were drawn, in the seconds that end now."""
+    def drew(self, drawn_j: float, lasted_s: float = 0.0, least_j: float = 0.0, next_j: float = 0.0) -> bool:
+        """So many joules were drawn, in the seconds that end now; whether there is something left for the next answer.
+
+        Args:
+            least_j: of all answers that may come next, what the cheapest is expected to draw.
+            next_j: the same, the dearest: if anything is left, it is under way from now on. 0 where none comes.
+        """
+        fits = True
 
         def booked(account: Account) -> Account:
+            nonlocal fits
             now_s = self.clock()
-            return drew(account, self.limits, now_s, drawn_j, now_s - lasted_s)
+            account = end(drew(account, self.limits, now_s, drawn_j, now_s - lasted_s), self.name)
+            fits = least_j <= allowance(account, self.limits, now_s).left_j
+            return begin(account, self.name, now_s, next_j) if fits and next_j else account
 
         change_account(self.file, booked)
+        return fits
+
+    def fits(self, least_j: float) -> bool:
+        """Whether an answer that is expected to draw so much may begin."""
+        return least_j <= allowance(read_account(self.file), self.limits, self.clock()).left_j
 
     def end(self) -> None:
         """Nothing of this process is under way any more."""
@@ -113,6 +131,55 @@ class Purse:
             for period, limit_j in self.limits.by_period.items()
         ]
         return "; ".join(map(words_of, alone))
+
+
+class Booking:
+    """Books what the answers of a run draw, one by one, and says when too little is left for any further one.
+
+    Within its block an answer may be under way. Where a kill or a second Ctrl-C ends it, what is expected of that
+    answer stays booked.
+
+    Args:
+        purse: where.
+        waiting: by answer its option and the joules that are expected of it.
+        tell: who is told of the run's progress.
+    """
+
+    def __init__(self, purse: Purse, waiting: Sequence[tuple[str, float]], tell: Callable[[Progress], None]) -> None:
+        self.short = False
+        self._purse, self._tell = purse, tell
+        self._waiting: dict[str, list[float]] = {}
+        for option, expected_j in waiting:
+            self._waiting.setdefault(option, []).append(expected_j)
+
+    def __enter__(self) -> Booking:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or issubclass(kind, JoulewiseError):
+            self._purse.end()
+
+    def told(self, progress: Progress) -> None:
+        """Of a step of the run."""
+        if progress.stage in ("load", "warm-up"):  # servers have no warm-up
+            self._purse.begin(max(self._left(), default=0.0))
+        if (trial := progress.trial) is not None:
+            mine = self._waiting.get(f"{trial.engine}/{trial.decoding}/{trial.reasoning}", [])
+            expected_j = mine.pop() if mine else 0.0
+            drawn_j = trial.window().total.energy_j
+            if drawn_j is None:
+                drawn_j = expected_j if trial.status == "ok" else 0.0
+            left = self._left()
+            fits = self._purse.drew(drawn_j, trial.duration_s, min(left, default=0.0), max(left, default=0.0))
+            self.short = self.short or (bool(left) and not fits)
+        self._tell(progress)
+
+    def enough(self) -> bool:
+        """Whether nothing more may be asked."""
+        return self.short
+
+    def _left(self) -> list[float]:
+        return [expected_j for mine in self._waiting.values() for expected_j in mine]
 
 
 def words_of(allowed: Allowance) -> str:
