@@ -354,7 +354,7 @@ class Plan(PlanPart):
     def _consistent(self) -> Plan:
         everything = list(self._grid())
         for i, exclusion in enumerate(self.exclude):
-            if not any(_matches(exclusion, cell) for cell in everything):
+            if not any(matches(exclusion, cell) for cell in everything):
                 raise FaultAt(("exclude", i), f"matches no cell; labels are like {everything[0].cell_id}")
         if not self.cells():
             raise FaultAt(("exclude",), "every cell is excluded")
@@ -406,7 +406,7 @@ class Plan(PlanPart):
 
     def cells(self) -> tuple[Cell, ...]:
         """The grid without what is excluded."""
-        return tuple(c for c in self._grid() if not any(_matches(e, c) for e in self.exclude))
+        return tuple(c for c in self._grid() if not any(matches(e, c) for e in self.exclude))
 
     @property
     def content_hash(self) -> str:
@@ -436,7 +436,8 @@ class Cell:
         return f"{self.engine.label}/{self.decoding.label}/{self.reasoning.label}/{self.task_label}"
 
 
-def _matches(exclusion: Exclusion, cell: Cell) -> bool:
+def matches(exclusion: Exclusion, cell: Cell) -> bool:
+    """Whether an exclusion leaves a cell out."""
     return _fits(exclusion, {p: part.label for p in _PARTS if (part := getattr(cell, p)) is not None})
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from joulewise.decoding import Vanilla
 from joulewise.engines.engine import OF_TEXT, Engine, LosslessCheck
-from joulewise.plan import Plan
+from joulewise.plan import Plan, matches
 from joulewise.reasoning import Answer
 from joulewise.records import Trial
 from joulewise.schedule import Job
@@ -17,8 +17,9 @@ NO_VANILLA = LosslessCheck("not_checked", note="no vanilla in the grid to compar
 
 def reference_of(plan: Plan, job: Job) -> Job | None:
     """The vanilla job that a job's output is compared with; None if the grid has none."""
-    for cell in plan.cells():
-        if isinstance(cell.decoding, Vanilla) and replace(cell, decoding=job.cell.decoding) == job.cell:
+    for decoding in plan.decodings:  # not every cell of the plan: this is asked once a Trial
+        cell = replace(job.cell, decoding=decoding)
+        if isinstance(decoding, Vanilla) and not any(matches(e, cell) for e in plan.exclude):
             return replace(job, cell=cell)
     return None
 
