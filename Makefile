@@ -18,9 +18,11 @@ demo: $(VENV)/demo.ready ## set up and run the main job on the embedded default 
 # A file's tests stay in one process, as they share what is dear to make. The files keep their order: the long ones come
 # first, so that no process waits for the other in the end. One thread each, or the processes fight over the cores.
 # Byte code is written even where that is switched off: many tests start an interpreter.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
 test: $(VENV)/dev.ready ## set up and pass the tests
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 \
-		$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m 'not alone' -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m alone $$(grep -rl --include='test_*.py' mark.alone tests)
 
 lint: $(VENV)/dev.ready
 	$(BIN)/ruff check .

@@ -29,6 +29,7 @@ def script(asked: Asked) -> Reply:
     return Reply([*steps, finish("length"), usage(prompt, output), DONE])
 
 
+@pytest.mark.alone
 def test_windows_of_a_server(meter: Meter) -> None:
     with FakeServer(script) as server:
         one = loaded.Server(Endpoint(server.url, MODEL), meter, vocabulary=1000)

@@ -55,6 +55,7 @@ def small(card: Any) -> Any:
     )
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_all_parts_run_on_a_fake_card_and_the_raw_rows_give_the_same_figures(fake: FakeCard, tmp_path: Path) -> None:
     _, _, card = modules("gpu_load", "record_nvml", "card")
@@ -117,6 +118,7 @@ def test_rivals_that_are_not_there_say_so(fake: FakeCard, tmp_path: Path) -> Non
     assert [r["name"] for r in figures.rivals(raw.rows)] == ["zeus", "codecarbon"]
 
 
+@pytest.mark.alone
 def test_a_recording_knows_its_phases_also_when_it_is_cut(fake: FakeCard, tmp_path: Path) -> None:
     _, record = modules("gpu_load", "record_nvml")
     out = tmp_path / "gpu.jsonl"

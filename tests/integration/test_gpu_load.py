@@ -55,6 +55,7 @@ def test_even_units_alternate_between_the_two_nearest_numbers() -> None:
     assert gpu_load.counts([0.0] * 3, 7) == [1, 1, 1]
 
 
+@pytest.mark.alone
 def test_bursts_come_when_they_are_due_and_last_as_long_as_asked(load: Any) -> None:
     assert load.about["unit_s"] == pytest.approx(0.0005, rel=0.1)
     first_s = time.monotonic() + 0.3
@@ -72,6 +73,7 @@ def test_an_order_ends_steady_load(load: Any) -> None:
     assert len(load.locked(time.monotonic(), 0.05, 2, 0.01)) == 2
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_phases_tell_when_the_load_changed(load: Any) -> None:
     told = list(load.phases([("idle", 0.1), ("steady", 0.2), ("bursts", 0.5), ("ramps", 2.0)]))

@@ -11,6 +11,7 @@ from joulewise.traffic.loop import run
 from load_benchmark import load_benchmark
 
 
+@pytest.mark.alone
 def test_what_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     benchmark = load_benchmark("load_generator")
     monkeypatch.setattr(benchmark, "WARM_UP_S", 0.5)

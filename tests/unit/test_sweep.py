@@ -206,6 +206,7 @@ def test_a_killed_sweep_goes_on(tmp_path: Path, counter: Meter, repository: Path
     assert len(set(load(tmp_path / "run").arrow["question_id"].to_pylist())) == 14
 
 
+@pytest.mark.alone
 def test_no_point_begins_that_would_end_too_late(tmp_path: Path, counter: Meter) -> None:
     told: list[Progress] = []
     engine = ScriptedSweep(before=lambda _: time.sleep(0.02))
@@ -217,6 +218,7 @@ def test_no_point_begins_that_would_end_too_late(tmp_path: Path, counter: Meter)
     assert any("no further point fits" in p.text for p in told if p.stage == "notice")
 
 
+@pytest.mark.alone
 def test_where_time_is_short_no_large_point_begins_before_it_is_known_what_it_takes(
     tmp_path: Path, counter: Meter
 ) -> None:

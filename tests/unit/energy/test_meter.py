@@ -174,6 +174,7 @@ def test_the_timeline_is_drained_once_and_its_memory_is_bounded(monkeypatch: pyt
     assert meter.drain_timeline() == []
 
 
+@pytest.mark.alone
 def test_the_sampler_follows_ends_and_costs_little() -> None:
     class Quick(SimulatedSource):
         """On the real clock, unlike the others here."""

@@ -126,6 +126,7 @@ class Sleepy:
         """Nothing to let go of."""
 
 
+@pytest.mark.alone
 def test_the_power_is_followed_beside_a_busy_python_thread() -> None:
     """Waiting for the interpreter is no cost: it once took power readings for dear, and there was one in 0.7 s."""
     source, seconds = Sleepy(), 2.5
@@ -440,6 +441,7 @@ class RealSteps:
         pass
 
 
+@pytest.mark.alone
 def test_energy_waits_for_the_next_step_but_not_for_long() -> None:
     pause = threading.Event()
     with Meter([RealSteps()]) as meter:
