@@ -8,7 +8,8 @@
    published for it.
 2. `curve`: an 8B shape with made-up weights, plainly, by requests at once; beside what was published.
 3. `sweep`: the same with drafts of a 1B shape, accepted by lot: draft tokens x acceptance x requests at once.
-4. `platforms`: Transformers, native and the server, each in bf16, NF4 and GPTQ, all answers of one length.
+4. `platforms`: Transformers, native and the server, each in bf16, NF4 and GPTQ, the server in FP8 too, all answers of
+   one length.
 5. `attribution`: `benchmarks/attribution.py` on a server of the 8B shape.
 
 ``--work`` holds the run folders (`joulewise report` reads them), made-up models and logs. Whatever has ended is in its

@@ -176,7 +176,7 @@ def shape_server(setup: Setup, longest: int) -> dict[str, Any]:
 
 
 def platform_plans(setup: Setup, sizes: Sizes) -> dict[str, Plan]:
-    """Transformers, native and the server, each in bf16, NF4 and GPTQ; llama.cpp as it is."""
+    """Transformers, native and the server, each in bf16, NF4 and GPTQ, vLLM in FP8 too; llama.cpp as it is."""
     engines: list[dict[str, Any]] = []
     quantised: list[dict[str, Any]] = [{}, {"quantisation": "nf4"}]
     # Without such a checkpoint the cell is left out with its reason.
@@ -191,6 +191,7 @@ def platform_plans(setup: Setup, sizes: Sizes) -> dict[str, Plan]:
         engines.append({"kind": "endpoint", "name": "llamacpp", "base_model": setup.model, "server": served})
     else:
         in_them = [("bfloat16", setup.model, {}), ("nf4", setup.model, {"quantization": "bitsandbytes"})]
+        in_them.append(("fp8", setup.model, {"quantization": "fp8"}))  # the server alone has it
         in_them += [("gptq, 4 bits", setup.gptq, {})] if setup.gptq else []
         for quantisation, model, args in in_them:
             served = server(setup, model, **{"max-model-len": 4096, "gpu-memory-utilization": 0.3}, **args)

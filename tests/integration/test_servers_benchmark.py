@@ -95,8 +95,10 @@ def test_platforms_name_what_cannot_be_loaded(tmp_path: Path) -> None:
     assert [(e.kind, e.quantisation) for e in plan.engines if e.kind == "endpoint"] == [
         ("endpoint", "bfloat16"),
         ("endpoint", "nf4"),
+        ("endpoint", "fp8"),
     ]
-    assert after(lines_of(plan), "--quantization") == "bitsandbytes"
+    asked = [after(lines_of(plan, engine=place), "--quantization") for place in (-2, -1)]
+    assert asked == ["bitsandbytes", "fp8"]
     assert {e.base_model for e in plan.engines} == {"/models/smol"}
     _, absent = check_supported(plan)
     assert {label for label in absent if "gptq" in label} <= {e.label for e in plan.engines}
