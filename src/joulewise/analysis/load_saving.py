@@ -17,7 +17,7 @@ from joulewise.analysis.cells import VANILLA, natural_order, parts_of
 from joulewise.analysis.intervals import Quantity, joint_provenance, unknown_quantity
 from joulewise.analysis.load_crossing import Crossing, Level, crossing
 from joulewise.analysis.student import quantile
-from joulewise.energy.reading import Z95, ComponentName
+from joulewise.energy.reading import Z95, ComponentName, Provenance
 from joulewise.table import RunTable
 
 Rows = Sequence[Mapping[str, Any]]
@@ -39,7 +39,7 @@ class LoadCost:
         energy_per_token_j, power_w, tokens_per_s: of the steady part.
         in_flight, requests_per_s: means over the repeats.
         percentiles_s: of each duration in ``SPREADS`` the 50th, 95th and 99th percentile, each the mean over the
-            repeats that have enough requests to tell it; None where none has.
+            repeats; None where one of them has too few requests to tell it (means over other repeats would not rise).
         good: share of the requests that met the plan's objective; None where it cannot be told.
         good_per_j: requests that did, per joule of all; None likewise, or where joules are unknown.
         acceptance: accepted over drafted tokens; None where nothing was drafted, or nobody tells.
@@ -90,6 +90,41 @@ class LoadSaving:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestSpread:
+    """The joules of single requests of one decoding under one load, by token share, and where all joules went.
+
+    Args:
+        decoding, load: which.
+        provenance: of the joules.
+        stretches: repeats whose requests are told.
+        missing: files of the others' requests, as the ledger names them.
+        complete: requests that lay in a steady part from start to end and came whole.
+        others: requests that ran in a steady part, and of which that is not so.
+        median_j, lower_j, upper_j: of the complete ones: the median, and what 10 % lie below and above of; None where
+            there are too few to tell, or joules are unknown.
+        whole_j: of the steady parts. It is the sum of the following, but for rounding.
+        requests_j: of all requests, for what they did in the steady parts.
+        idle_j: what is drawn with nothing to do; None where that was not measured: it is in the others.
+        unattributed_j: what was drawn above it while no request ran.
+    """
+
+    decoding: str
+    load: str
+    provenance: Provenance
+    stretches: int
+    missing: tuple[str, ...]
+    complete: int
+    others: int
+    median_j: float | None
+    lower_j: float | None
+    upper_j: float | None
+    whole_j: float | None
+    requests_j: float | None
+    idle_j: float | None
+    unattributed_j: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class UnderLoad:
     """The loads of one task in one engine and reasoning of a run.
 
@@ -97,6 +132,7 @@ class UnderLoad:
         costs: by load, vanilla first.
         savings: by decoding and load.
         crossings: by decoding; of those with two loads or more of one kind.
+        requests: by load and decoding, in the order of ``costs``; empty where nobody looked (see ``load_shares``).
     """
 
     run: str
@@ -107,6 +143,7 @@ class UnderLoad:
     costs: tuple[LoadCost, ...]
     savings: tuple[LoadSaving, ...]
     crossings: Mapping[str, tuple[Crossing, ...]]
+    requests: tuple[RequestSpread, ...] = ()
 
 
 def under_load(table: RunTable, *, without_polluted: bool = False) -> tuple[UnderLoad, ...]:
@@ -205,7 +242,8 @@ def _cost(key: _Key, decoding: str, rows: Rows, component: ComponentName) -> Loa
 
 
 def _percentiles(rows: Rows, name: str) -> tuple[float | None, float | None, float | None]:
-    p50, p95, p99 = (_mean([row["load"][name][f"p{level}_s"] for row in rows]) for level in (50, 95, 99))
+    told = [[row["load"][name][f"p{level}_s"] for row in rows] for level in (50, 95, 99)]
+    p50, p95, p99 = (None if None in values else _mean(values) for values in told)
     return p50, p95, p99
 
 

@@ -198,11 +198,12 @@ def request_shares(
     ends = [start_s, *sorted(set(cuts)), end_s]
     requests = [r for r in requests if r.start_s < end_s and r.end_s > start_s]
     pieces = {f"piece {number}": piece for number, piece in enumerate(itertools.pairwise(ends))}
+    busy = _busy(requests)
     intervals = [
-        Interval(name, max(r.start_s, from_s), min(r.end_s, until_s))
+        Interval(name, max(began_s, from_s), min(ended_s, until_s))
         for name, (from_s, until_s) in pieces.items()
-        for r in requests
-        if r.start_s < until_s and r.end_s > from_s
+        for began_s, ended_s in busy
+        if began_s < until_s and ended_s > from_s
     ]
     found: dict[str, list[Share]] = {r.name: [] for r in requests}
     found |= {IDLE: [], UNATTRIBUTED: []} if idle else {UNATTRIBUTED: []}
@@ -264,6 +265,9 @@ def one_more(curve: Curve, requests: Sequence[BatchRequest], start_s: float, end
 def _tokens(requests: Sequence[BatchRequest], start_s: float, end_s: float, of_prompt: float) -> Work:
     amounts = np.zeros((len(requests), 1))
     for number, request in enumerate(requests):
+        if start_s <= request.start_s and request.end_s <= end_s:  # nearly all of them, and then it is plain
+            amounts[number] = of_prompt * request.prompt_tokens + request.output_tokens
+            continue
         read, made = (max(0.0, after - before) for before, after in request.done(np.array([start_s, end_s])))
         amounts[number] = of_prompt * read * request.prompt_tokens + made
     return Work(amounts, np.ones(1), np.zeros(1))
@@ -322,6 +326,17 @@ def _running(requests: Sequence[BatchRequest], start_s: float, end_s: float) -> 
     came = np.searchsorted(np.sort(starts), moments[:-1], side="right")
     went = np.searchsorted(np.sort(ends), moments[:-1], side="right")
     return moments, (came - went).astype(np.float64)
+
+
+def _busy(requests: Sequence[BatchRequest]) -> list[tuple[float, float]]:
+    """The times in which any of them ran, in order and apart."""
+    found: list[tuple[float, float]] = []
+    for request in sorted(requests, key=lambda r: r.start_s):
+        if found and request.start_s <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], request.end_s)
+        else:
+            found.append((request.start_s, request.end_s))
+    return found
 
 
 def _widened(share: Share, open_j: float) -> Share:

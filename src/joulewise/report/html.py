@@ -172,7 +172,11 @@ def render(summary: Summary, trials: Sequence[TrialBlock] = ()) -> str:
     def subscripts(text: str) -> markupsafe.Markup:
         return markupsafe.Markup(re.sub(r"γ_(\w+)", r"γ<sub>\1</sub>", str(markupsafe.escape(text))))
 
+    def code(text: str) -> markupsafe.Markup:
+        return markupsafe.Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(markupsafe.escape(text))))
+
     environment.filters["subscripts"] = subscripts
+    environment.filters["code"] = code
     environment.filters["figure"] = figure
     environment.filters["counted"] = counted
     environment.filters["short_model"] = short_model

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from joulewise.analysis.load_shares import RequestJoules, StretchJoules
+from joulewise.analysis.load_shares import RequestJoules, StretchJoules, median_and_middle
 from joulewise.report.text import figure
 
 COLUMNS = (
@@ -19,16 +19,17 @@ def describe_stretch(found: StretchJoules) -> str:
     """Where the joules of a stretch went, in lines."""
     whole, requests = found.whole, found.requests
     if whole.energy_j is None:
-        return f"{found.cell}: the joules are unknown ({whole.note})\n"
+        return f"{found.cell}: the joules are unknown\n"
+    complete = [request for request in requests if request.complete]
     lines = [
         f"{found.cell}: {figure(whole.energy_j)} J in {figure(found.seconds)} s, {whole.provenance}, "
-        f"{len(requests):,} requests",
+        f"{len(requests):,} requests, {len(complete):,} of them from start to end",
     ]
     for name, pick in (
         ("token share", lambda r: r.by_tokens.energy_j),
         ("cost model", lambda r: None if r.by_cost is None else r.by_cost.energy_j),
     ):
-        lines += _spread(name, requests, pick)
+        lines += _spread(name, complete, pick)
     more = [r.one_more.added_j for r in requests if r.one_more is not None]
     if more:
         lines.append(f"  one more like them would add {figure(statistics.fmean(more))} J on average: no share")
@@ -45,13 +46,11 @@ def describe_stretch(found: StretchJoules) -> str:
 def _spread(
     name: str, requests: Sequence[RequestJoules], pick: Callable[[RequestJoules], float | None]
 ) -> Iterator[str]:
-    known = sorted(joules for r in requests if (joules := pick(r)) is not None)
-    if len(known) > 1:
-        tenth, median, ninetieth = (known[round(q * (len(known) - 1))] for q in (0.1, 0.5, 0.9))
-        yield (
-            f"  {name}: {figure(statistics.fmean(known))} J a request on average, median {figure(median)} J, "
-            f"80 % within {figure(tenth)} to {figure(ninetieth)} J"
-        )
+    known = [joules for request in requests if (joules := pick(request)) is not None]
+    median_j, lower_j, upper_j = median_and_middle(known)
+    if median_j is not None:
+        middle = "" if lower_j is None or upper_j is None else f", 80 % {figure(lower_j)} to {figure(upper_j)} J"
+        yield f"  {name}: {figure(statistics.fmean(known))} J a request on average, median {figure(median_j)} J{middle}"
 
 
 def request_rows(stretches: Iterable[StretchJoules]) -> Iterator[dict[str, Any]]:

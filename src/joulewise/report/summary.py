@@ -14,6 +14,7 @@ from joulewise.analysis.cells import Cell, CellKey, natural_order, split
 from joulewise.analysis.claims import Claim, claims
 from joulewise.analysis.explain import Best, Explanation, best, explanations
 from joulewise.analysis.load_saving import UnderLoad, under_load
+from joulewise.analysis.load_shares import with_request_spreads
 from joulewise.analysis.lossless import Lossless, lossless
 from joulewise.analysis.operating import NoCurve, OperatingCurve, operating_curves
 from joulewise.analysis.pass_at_k import KS, PassAtK, passes
@@ -160,7 +161,9 @@ def summarise(
         tradeoffs(cells, components, wishes),
         curves,
         two_way_tables(table, cells, components, found),
-        under_load(table, without_polluted=without_polluted),
+        with_request_spreads(
+            under_load(table, without_polluted=without_polluted), table, without_polluted=without_polluted
+        ),
         setting_tables(table, cells, components),
         claims(table, cells, components, saved, found, shares, curves),
         tuple(table.warnings),

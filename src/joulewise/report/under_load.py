@@ -7,7 +7,7 @@ from typing import Any
 
 from joulewise.analysis.cells import CellKey
 from joulewise.analysis.load_crossing import Crossing
-from joulewise.analysis.load_saving import LoadCost, LoadSaving, UnderLoad
+from joulewise.analysis.load_saving import LoadCost, LoadSaving, RequestSpread, UnderLoad
 from joulewise.counted import counted
 from joulewise.report.chart import FAINT, INK, MARKERS, PAPER, SERIES, draw, factor_ticks
 from joulewise.report.grid import Column, Grid, Shown, in_words, lay_out, quantity_column
@@ -21,6 +21,12 @@ HOW_TO_READ = (
     "same load: above 1 the decoding saves."
 )
 LATE_S = 0.005
+
+MOST_NAMED = 3
+BY_CURVE = (
+    "By token share every token counts alike, one read as much as one made. `joulewise requests RUN --curve FILE` "
+    "shares by the server's own operating curve instead, and `--csv FILE` writes one row a request."
+)
 
 
 def name(found: UnderLoad) -> str:
@@ -40,6 +46,13 @@ def findings(found: UnderLoad) -> list[str]:
         told.append(
             f"The load generator itself was late, at worst {1e3 * (worst.late_s or 0.0):.0f} ms at the 99th percentile "
             f"({worst.decoding}, {worst.load}); that is in the latencies."
+        )
+    if missing := [file for one in found.requests for file in one.missing]:
+        stretches = sum(one.stretches for one in found.requests) + len(missing)
+        named = ", ".join(missing[:MOST_NAMED]) + (", ..." if len(missing) > MOST_NAMED else "")
+        told.append(
+            "Stretches of which the joules of single requests are not told, as the file of their requests cannot be "
+            f"read in the run folder: {len(missing)} of {stretches} ({named})."
         )
     return told
 
@@ -108,7 +121,62 @@ def load_grids(several: Sequence[UnderLoad]) -> tuple[Grid, ...]:
         ["First token and whole answer count from when a request was due. –: too few requests to tell."],
         names,
     )
-    return tuple(_of(grid) for grid in (energy, requests, latency, *_saving_grid(several)))
+    return tuple(_of(grid) for grid in (energy, *_request_grid(several), requests, latency, *_saving_grid(several)))
+
+
+def _request_grid(several: Sequence[UnderLoad]) -> list[Grid]:
+    """What a request's joules were, and where all joules went; nothing where no file of requests could be read."""
+    pairs = [(found, one) for found in several for one in found.requests if one.stretches]
+    if not pairs:
+        return []
+    told = [one for _, one in pairs]
+    notes = [
+        "Requests: that lay in the steady part from start to end and came whole. Median and middle 80 % (–: too few to "
+        "tell) are of them.",
+        "Requests / idle / nobody: how the steady part's joules divide. To requests goes what those did in it that it "
+        "cut, too; to nobody, what was drawn above idle power while no request ran.",
+    ]
+    if any(one.idle_j is None and one.whole_j is not None for one in told):
+        notes.append("Idle –: idle power was not measured, so it is in the requests' joules.")
+    if any(one.whole_j and one.idle_j and not one.requests_j for one in told):
+        notes.append(
+            "Nothing is left to requests where idle power was read as high as power under load: other programs kept "
+            "the machine busy when it was measured."
+        )
+    notes.append(BY_CURVE)
+    return [
+        lay_out(
+            "Under load: joules of a request, by token share",
+            [_key(found.costs[0], one.decoding) for found, one in pairs],
+            [
+                Column("requests", tuple(Shown(f"{one.complete:,}") for one in told)),
+                Column("median J", tuple(_median(one) for one in told)),
+                Column("middle 80 %, J", tuple(_middle(one) for one in told)),
+                Column("% requests / idle / nobody", tuple(_parts(one) for one in told)),
+            ],
+            notes,
+            [(_task(found, several), f"{one.load} {one.decoding}") for found, one in pairs],
+        )
+    ]
+
+
+def _median(one: RequestSpread) -> Shown:
+    if one.median_j is None:
+        why = "joules that are not known" if one.complete else "no request lay in the steady part from start to end"
+        return Shown("unknown", why=why)
+    return Shown(figure(one.median_j), mark="modelled" if one.provenance == "modelled" else None)
+
+
+def _middle(one: RequestSpread) -> Shown:
+    known = one.lower_j is not None and one.upper_j is not None
+    return Shown(f"{figure(one.lower_j)} – {figure(one.upper_j)}" if known else "–")  # type: ignore[arg-type]
+
+
+def _parts(one: RequestSpread) -> Shown:
+    if not one.whole_j:
+        return Shown("–")
+    parts = (one.requests_j, one.idle_j, one.unattributed_j)
+    return Shown(" / ".join("–" if part is None else f"{100.0 * part / one.whole_j:.0f}" for part in parts))
 
 
 def _saving_grid(several: Sequence[UnderLoad]) -> list[Grid]:

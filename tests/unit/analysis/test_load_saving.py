@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from joulewise.analysis.load_crossing import Level, crossing
 from joulewise.analysis.load_saving import ONE_REPEAT, over_repeats, under_load
-from planted_loads import loads_table, stretch
+from planted_loads import SPREAD, loads_table, stretch
 from synthetic_table import table
 
 FALLING = {1: [1.49, 1.5, 1.51], 4: [1.19, 1.2, 1.21], 16: [0.79, 0.8, 0.81]}
@@ -42,6 +42,13 @@ def test_costs_and_savings_are_the_planted_ones() -> None:
     assert one.lower is not None
     assert one.upper is not None
     assert one.lower < one.level < one.upper
+
+
+def test_a_percentile_that_a_repeat_does_not_tell_is_not_told() -> None:
+    """The 99th of one slow repeat alone could lie below the mean of two 95ths."""
+    few = {**SPREAD, "p95_s": 0.1, "p99_s": None}
+    found = under_load(table([stretch("vanilla", 4, 0, 100.0), stretch("vanilla", 4, 1, 100.0, load={"total": few})]))
+    assert found[0].costs[0].percentiles_s["total"] == (0.1, pytest.approx(0.2), None)
 
 
 @pytest.mark.parametrize(
