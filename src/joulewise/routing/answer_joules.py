@@ -15,6 +15,9 @@ from joulewise.errors import UserError
 
 Floats = npt.NDArray[np.float64]
 
+GIVEN = "as given"
+"""Provenance of joules in a file of outcomes: nobody says how they came about."""
+
 _FOLDS = 5
 _FEWEST = 10
 """With fewer answers no error is told."""
@@ -28,7 +31,7 @@ class AnswerJoules:
     Args:
         request_j, prompt_token_j, output_token_j: at least 0.
         error: median relative error of answers that were not learnt from; None with too few.
-        provenance: of the joules: ``measured``, or ``modelled`` if any were.
+        provenance: of the joules: ``measured``, ``modelled`` if any were, or else ``as given`` if any were a file's.
         prompt_tokens, output_tokens: the least and the most that was learnt from.
         answers: how many were learnt from.
     """
@@ -45,7 +48,11 @@ class AnswerJoules:
     def warnings(self, prompt_tokens: float, output_tokens: float, running: float) -> list[str]:
         """What of a request lies outside of what was learnt from."""
         found = []
-        if self.provenance != "measured":
+        if self.provenance == GIVEN:
+            found.append(
+                "the joules that were learnt from are as a file gave them: whether they were measured is not known"
+            )
+        elif self.provenance != "measured":
             found.append(f"the joules that were learnt from are {self.provenance}")
         if running > 1:
             found.append(

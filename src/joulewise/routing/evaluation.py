@@ -12,6 +12,7 @@ import numpy.typing as npt
 from joulewise.analysis.intervals import wilson
 from joulewise.counted import counted
 from joulewise.errors import UserError
+from joulewise.routing.answer_joules import GIVEN
 from joulewise.routing.evaluate import Figure, PairResult, aiq, first_crossing, pair_result
 from joulewise.routing.floors import REPLICATES, WITHINS, AbsoluteFloor, Floor, Judged, absolute_floors, floors_within
 from joulewise.routing.guarantee import Certificate, certify
@@ -201,7 +202,7 @@ def evaluate(
             scores.setdefault(key, {}).setdefault(router.learnt[a.option].answers_as, []).append(a.score)
         if a.energy_j:
             drawn.setdefault(key, {}).setdefault(a.option, []).append(a.energy_j)
-            modelled |= a.provenance != "measured"
+            modelled |= a.provenance not in ("measured", GIVEN)
     scored = {group for of in scores.values() for group in of}
     options = tuple(name for name, known in router.learnt.items() if known.answers_as in scored)
     if not options:

@@ -15,7 +15,7 @@ from joulewise.analysis.curve_points import Origin
 from joulewise.analysis.curves import Curve
 from joulewise.analysis.least_squares import non_negative
 from joulewise.errors import UserError
-from joulewise.routing.answer_joules import AnswerJoules, fit_answer_joules
+from joulewise.routing.answer_joules import GIVEN, AnswerJoules, fit_answer_joules
 from joulewise.routing.energy import OptionEnergy, PublishedCurve
 from joulewise.routing.latency import Latency, Timing, fit_latency
 from joulewise.routing.lengths import fit_lengths
@@ -158,7 +158,8 @@ def _answer_joules(answers: Sequence[PastAnswer]) -> AnswerJoules | None:
     ]
     if not known:
         return None
-    provenance = "measured" if all(a.provenance == "measured" for a in known) else "modelled"
+    found = {a.provenance for a in known}
+    provenance = "modelled" if found - {"measured", GIVEN} else GIVEN if GIVEN in found else "measured"
     rows = np.array([[a.prompt_tokens, a.output_tokens, (a.energy_j or 0.0) / a.samples] for a in known])
     return fit_answer_joules(rows[:, 0], rows[:, 1], rows[:, 2], provenance)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulewise.errors import UserError
+from joulewise.routing.answer_joules import GIVEN
 from joulewise.routing.outcomes import Outcome, gather, read_rows
 from joulewise.routing.policy import Option
 
@@ -43,7 +44,7 @@ class PastAnswer:
         samples: requests that it took.
         prompt_tokens, output_tokens: of one of these, on average; None where not known.
         energy_j: of all of them together; None where not known.
-        provenance: of the joules.
+        provenance: of the joules: as in ``energy``, or ``as given`` where a file does not say it.
         running: requests that ran at a time.
         first_token_s, total_s: of one request; None where not known.
         probe: the answer that a longer thought would have given: its seconds are not an answer's.
@@ -168,6 +169,7 @@ def _of_outcome(row: Outcome) -> PastAnswer:
         prompt_tokens=figures.get("prompt_tokens"),
         output_tokens=figures.get("output_tokens"),
         energy_j=figures.get("energy_j"),
+        provenance=GIVEN,
         first_token_s=figures.get("first_token_s"),
         total_s=figures.get("total_s"),
     )

@@ -117,7 +117,7 @@ def simulate(
     if resting := [m for m in run.models if m not in (fleet.idle_w or {})]:
         notes.append(f"power at rest of {', '.join(resting)} is not known: joules of idle servers are left out")
     sources = {router.learnt[name].provenance for name in names}
-    notes.append(f"joules are simulated from what is {' and '.join(sorted(sources))}")
+    notes.append(f"joules are simulated; those that the router learnt from are {' and '.join(sorted(sources))}")
     return Simulation(found, baseline, end, observed, tuple(notes))
 
 
