@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from recorded_tables import record
 
@@ -104,11 +105,66 @@ def router_cost(file: str) -> str:
     )
 
 
+def router_ledgers(file: str) -> str:
+    """Routers on the questions of a recorded run, as `benchmarks/routing_ledgers.py` recorded them."""
+    lines = []
+    for run, found in record(file)["ledgers"].items():
+        base = f"the best in hindsight, {_short(found['best'])}"
+        lines += [
+            f"`{run}`: {found['questions']} questions, "
+            f"{100 * found['right_by_some_option']:.1f} % right by some option",
+            "",
+            "| | accuracy, % | J/answer | regret, points | joules saved against always-strongest, % | "
+            f"against {base}, % | accuracy gained against it, points |",
+            "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        ]
+        rows: dict[tuple[str, ...], list[str]] = {}  # who fares alike stands in one
+        for name, row in found["policies"].items():
+            if name == "best in hindsight":
+                continue
+            strongest, best = (row["against"].get(other) for other in ("always-strongest", "best in hindsight"))
+            cells = [_figure(row["accuracy"], 100, 1), _figure(row["energy_j"], 1, 2)]
+            cells += [f"{100 * row['regret']['value']:.1f}", _change(strongest, "saved")]
+            cells += [_change(best, "saved"), _change(best, "gained")]
+            rows.setdefault(tuple(cells), []).append(_short(name))
+        lines += [f"| {'; '.join(names)} | {' | '.join(cells)} |" for cells, names in rows.items()]
+        curve = "; ".join(f"{100 * one['accuracy']:.1f} % at {one['energy_j']:.2f} J" for one in found["curve"])
+        lines += ["", f"By price of a joule: {curve}. {_same(found)}", ""]
+    return "\n".join(lines).rstrip()
+
+
+def _same(found: dict[str, Any]) -> str:
+    """At which joules the router is as accurate as a fixed option."""
+    told = []
+    for name, one in found["same_accuracy"].items():
+        share = "never" if one["value"] is None else f"at {_figure(one, 100, 0)} % of its joules"
+        told.append(f"as {name} {share} (in {100 * one['reached']:.0f} % of samples at all)")
+    return f"As accurate, the price chosen in hindsight: {', '.join(told)}."
+
+
+def _change(against: dict[str, dict[str, float]] | None, name: str) -> str:
+    """A figure against another policy; 0 against itself, and where nothing differs."""
+    if against is None or max(map(abs, against[name].values())) < 1e-9:
+        return "0"
+    return _figure(against[name], 100, 1)
+
+
+def _short(option: str) -> str:
+    """An option without its engine, and without vanilla."""
+    return option.removeprefix("default@native/").removeprefix("vanilla/")
+
+
+def _figure(one: dict[str, float], scale: float, digits: int) -> str:
+    value, lower, upper = (f"{scale * one[name]:.{digits}f}" for name in ("value", "lower", "upper"))
+    return f"{value} ({lower} to {upper})"
+
+
 ROUTING_TABLES: tuple[Callable[[str], str], ...] = (
     router_pairs,
     router_labels,
     router_models,
     router_traffic,
     router_cost,
+    router_ledgers,
 )
 """What the page can name."""
