@@ -13,10 +13,14 @@ import pytest
 from typer.testing import CliRunner
 
 import scripted_engine
+from joulewise.analysis.curve_file import curve_json
+from joulewise.analysis.curve_points import Origin
+from joulewise.analysis.curves import fit_curve
 from joulewise.cli.main import app
 from joulewise.engines import ENGINES
 from joulewise.ledger import load
 from joulewise.routing.router_file import load_router, save
+from planted_curve import grid
 from routing_runs import DIRECT, PLAN, refused, said
 
 pytest.importorskip("scipy", reason="learning needs the extra routing")
@@ -396,3 +400,25 @@ def test_an_option_that_thinks_for_itself_is_told_of(learnt: Path) -> None:
     said("fit", "thought", "-o", "thought.npz")
     done = said("ask", "hi", "--router", "thought.npz", "--pin", "small*cot*", "--max-tokens", "3", "-o", "asked")
     assert "--max-tokens does not cut small@transformers/vanilla/cot-8" in done.stderr
+
+
+TABLE = """\
+model_id,gpu_model,num_gpus,task,avg_batch_size,energy_per_token_joules,avg_output_len
+m,gpu,1,chat,1,2.0,20
+"""
+
+
+def test_published_joules_that_a_measured_curve_goes_before_are_told(learnt: Path) -> None:
+    rows = "".join(f"q{i},m/vanilla/{way},{i % 2},5,20,{5 + i % 3}\n" for i in range(30) for way in ("direct", "cot"))
+    Path("outcomes.csv").write_text(f"query,option,correct,energy_j,prompt_tokens,output_tokens\n{rows}")
+    Path("table.csv").write_text(TABLE)
+    words = ("fit", "outcomes.csv", "-o", "bare.npz", "--published", "m/vanilla=table.csv,m,gpu")
+    used = said(*words).stdout
+    assert "published (gpu)" in used
+    assert "changes nothing" not in used
+    origin = Origin("m", "m", {}, None, None, "gpu", "vanilla", None)
+    Path("m.curve.json").write_text(curve_json(fit_curve(grid(), replicates=20), origin))
+    told = said(*words, "--curve", "m.curve.json").stdout
+    assert "--published m/vanilla changes nothing: measured curves go before it" in told
+    Path("table.csv").write_text(TABLE.replace("2.0", "1e300"))
+    assert "table.csv: energy_per_token_joules 1e+300 cannot be" in refused(*words)

@@ -76,6 +76,7 @@ def test_traffic_is_replayed_through_routers(learnt: Path) -> None:
 
 def test_traffic_that_cannot_be_is_told(learnt: Path) -> None:
     Path("empty.csv").write_text("")
+    Path("others.csv").write_text("query,x,y\nq,1,0\n")
     Path("names.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n")
     for words, told in (
         ((), "give a trace, or a rate"),
@@ -93,5 +94,7 @@ def test_traffic_that_cannot_be_is_told(learnt: Path) -> None:
         (("names.csv", "--speed", "nan"), "--speed nan: give a number from 0.001 to 1,000,000"),
         (("--rate", "1", "--state-age-s", "inf"), "--state-age-s inf: give a number from 0 to"),
         (("--rate", "1", "--carbon", "Atlantis"), "Atlantis"),
+        (("--rate", "1", "--on", "others.csv"), "--on: no scored answers of large@transformers/prompt-lookup-3/direct"),
+        (("--rate", "1", "--on", "others.csv"), "they are of x, y"),
     ):
         assert told in refused("route", "simulate", *words), words

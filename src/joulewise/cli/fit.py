@@ -95,9 +95,14 @@ def fit(
     given = [MeasuredCurve(*read_curve(Path(text))) for text in curve or ()]
     named = {one.server for one in given}
     curves = [*given, *(one for one in curves if one.server not in named)]
-    router = fit_router(
-        past, curves, dict(map(_published, published or ())), [_pair(text) for text in cascade or ()], seed
-    )
+    tables = dict(map(_published, published or ()))
+    router = fit_router(past, curves, tables, [_pair(text) for text in cascade or ()], seed)
+    notes += [
+        f"--published {name} changes nothing: measured curves go before it"
+        for name in tables
+        if (mine := [known for option, known in router.learnt.items() if name in (option, option.rpartition("/")[0])])
+        and all(known.origin is not None for known in mine)
+    ]
     replaced = " (in the place of an earlier one)" if file.exists() else ""
     save(router, file)
     if past.contradictory:

@@ -178,11 +178,19 @@ def simulate(
 
 
 def _asked(router: Router, past: Past) -> Outcomes:
-    """Scored questions, by the names that the router's estimator has for options."""
+    """Scored questions, by the names that the router's estimator has for options.
+
+    Raises:
+        UserError: there is no scored answer of an option that the router knows.
+    """
     from joulewise.routing.outcomes import gather
 
+    scored = [a for a in past.answers if a.query is not None and a.score is not None]
+    if not any(a.option in router.learnt for a in scored):
+        there = f"they are of {', '.join(sorted({a.option for a in scored}))}" if scored else "there are none"
+        raise UserError(f"--on: no scored answers of {', '.join(router.learnt)}; {there}")
     return gather(
-        (a.query, router.learnt[a.option].answers_as, a.score, a.domain)
-        for a in past.answers
-        if a.query is not None and a.score is not None and a.option in router.learnt
+        (a.query or "", router.learnt[a.option].answers_as, a.score or 0.0, a.domain)
+        for a in scored
+        if a.option in router.learnt
     )

@@ -72,9 +72,7 @@ def gather(rows: Iterable[tuple[str, str, float, str | None]]) -> Outcomes:
         total, n = sums.get(place, (0.0, 0))
         sums[place] = total + score, n + 1
     if not sums:
-        raise UserError(
-            "There are no outcomes to learn from: give rows with a query, an option and whether it was right."
-        )
+        raise UserError("There are no outcomes: give rows with a query, an option and whether it was right.")
     correct = np.full((len(queries), len(options)), math.nan)
     for place, (total, n) in sums.items():
         correct[place] = total / n
