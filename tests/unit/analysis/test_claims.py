@@ -291,6 +291,9 @@ def test_the_rise_from_the_first_token_to_the_last():
     p = (middle[29] + middle[30]) / 2
     rise = 0.0005 * 1008 / (0.5 + 0.0005 * (p + 16))
     assert one.figures[0].quantity.value == pytest.approx(rise, rel=0.02)
+    # How far the curve can be trusted stands beside it: joules scatter evenly by 0.1 %, half of them by 0.05 % at most.
+    assert one.figures[1].words == "the curve's held-out error (median) {}"
+    assert one.figures[1].quantity.value == pytest.approx(0.0005, rel=0.5)
 
 
 def known(value, lower, upper, n=50):
