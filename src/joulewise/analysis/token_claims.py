@@ -85,7 +85,10 @@ def successive_tokens(run: MeasuredRun) -> list[Evidence]:
             ratio = as_ratio(one.rise)
             error = one.curve.held_out.inside
             told = Quantity(error.median, None, None, error.points, error.points, "measured")
-            figures = (Figure("energy {}", one.rise, "change"), Figure("the curve's held-out error (median) {}", told, "share"))
+            figures = (
+                Figure("energy {}", one.rise, "change"),
+                Figure("the curve's held-out error (median) {}", told, "share"),
+            )
             found.append(Evidence(where, figures, above(ratio, 1.0), below(ratio, 1.0 + LINEAR), one.rise.reason))
     return found
 
