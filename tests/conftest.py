@@ -19,6 +19,10 @@ from fake_source import SteadySource
 from joulewise.energy.meter import Meter
 from joulewise.engines import ENGINES
 
+# pytest-xdist tells its workers the terminal's size, and some shells export it: tests read what is written to a pipe.
+for size in ("COLUMNS", "LINES"):
+    os.environ.pop(size, None)
+
 # Cores are shared where tests run: no example's time says anything, and pytest's timeout ends what hangs.
 hypothesis.settings.register_profile("shared", deadline=None)
 hypothesis.settings.load_profile("shared")

@@ -139,6 +139,7 @@ def test_a_server_that_dies_in_the_middle_fails_that_stretch_alone(
     assert time.monotonic() - started_s < 60.0  # the rest of the stretch is not waited for
 
 
+@pytest.mark.usefixtures("all_of_it_counts")
 def test_a_killed_run_goes_on_with_the_stretch_that_it_lost(tmp_path: Path) -> None:
     plan, out = write_plan(tmp_path, concurrency="1", duration_s=3.0, repeats=2), tmp_path / "run"
     command = [sys.executable, "-m", "joulewise", "run", str(plan), "--out", str(out)]
