@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from joulewise.decoding import Decoding
-from joulewise.engines.engine import ComparingEngine, Engine, Generation, Message, Request, Sampling
+from joulewise.engines.engine import ComparingEngine, Engine, EngineInfo, Generation, Message, Request, Sampling
 from joulewise.engines.serving import Serving
 from joulewise.engines.together import Together
-from joulewise.errors import ServerError
+from joulewise.errors import ServerError, UserError
 from joulewise.plan import Plan
 from joulewise.reasoning import Answer
 from joulewise.schedule import Job, QuestionsByTask
@@ -67,6 +67,53 @@ class CellAsk:
             self.together([replace(_WARM_UP, sampling=Sampling(1.0))] * together)
         else:
             self(_WARM_UP)
+
+
+def check_thinking(plan: Plan, label: str, info: EngineInfo) -> None:
+    """Make sure that a model whose own thinking the plan asks for has a switch for it.
+
+    Args:
+        plan: the plan.
+        label: the engine's.
+        info: of the engine, loaded.
+
+    Raises:
+        UserError: it has none.
+    """
+    for cell in plan.cells():
+        if cell.engine.label == label and cell.reasoning.needs_thinking and not info.thinking_switch:
+            raise UserError(
+                f"reasoning {cell.reasoning.label} asks for the own thinking of {cell.engine.model}, and its chat "
+                "template has no switch for that; leave out `thinking`, or the cells with "
+                f"`exclude: [{{engine: '{label}', reasoning: '{cell.reasoning.label}'}}]`"
+            )
+
+
+def check_server(plan: Plan, label: str, engine: Engine) -> None:
+    """Make sure that a server can be asked what the plan's cells ask: of one that runs already, nobody knows before.
+
+    Args:
+        plan: the plan.
+        label: the engine's.
+        engine: loaded and warmed up: by then it is known by which API it answers.
+
+    Raises:
+        UserError: it cannot.
+    """
+    if not isinstance(engine, Serving):
+        return
+    fixed = plan.stop.rule == "fixed"
+    for cell in plan.cells():
+        if cell.engine.label != label:
+            continue
+        begun = () if fixed or not cell.reasoning.goes_on else (Message("assistant", "1"),)
+        request = Request((Message("user", "1"), *begun), max_new_tokens=1, ignore_eos=fixed)
+        if (reason := engine.refuses_request(request, cell.decoding)) is not None:
+            name = cell.reasoning.label
+            left_out = (
+                f"; or leave it out with `exclude: [{{engine: '{label}', reasoning: '{name}'}}]`" if begun else ""
+            )
+            raise UserError(f"engine {label}, reasoning {name}: {reason}{left_out}")
 
 
 def answer_of(engine: Engine, plan: Plan, questions: QuestionsByTask, job: Job) -> Answer:

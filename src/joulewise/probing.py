@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from joulewise.energy.reading import Energy
-from joulewise.errors import ContextLengthError, JoulewiseError
+from joulewise.errors import ContextLengthError, JoulewiseError, ServerError
 from joulewise.records import EnergyRecord, GenerationRecord, ProbeRecord, Trial
 
 if TYPE_CHECKING:
-    from joulewise.energy.meter import Meter
+    from joulewise.energy.meter import Meter, Window
     from joulewise.energy.part import Part
-    from joulewise.engines.engine import Generation
+    from joulewise.engines.engine import Generation, Request
     from joulewise.reasoning import Answer, Ask
     from joulewise.tasks.task import Score
 
@@ -41,12 +41,18 @@ def probe_all(
     """
     found = []
     for probe in answer.probes:
-        with meter.window(part) as window:
-            try:
-                made = probe.run(ask)
-            except ContextLengthError as error:
-                found.append(ProbeRecord(tokens=probe.tokens, reasoning=probe.reasoning, error=str(error)))
-                continue
+        windows: list[Window] = []
+
+        def measured(request: Request, windows: list[Window] = windows) -> Generation:
+            with meter.window(part) as window:
+                windows.append(window)
+                return ask(request)
+
+        try:
+            made = probe.run(ask, measured)
+        except (ContextLengthError, ServerError) as error:
+            found.append(ProbeRecord(tokens=probe.tokens, reasoning=probe.reasoning, error=str(error)))
+            continue
         worth = score(made.text)
         found.append(
             ProbeRecord(
@@ -59,7 +65,7 @@ def probe_all(
                 score_note=worth.note,
                 energy=None if made.time_s is None else _drawn(meter, part, start_s, made.time_s),
                 closing=None if made.closing is None else recorded(made.closing),
-                closing_energy=None if made.closing is None else _records(window.energy),
+                closing_energy=_records(windows[-1].energy) if windows else None,
             )
         )
     return tuple(found)

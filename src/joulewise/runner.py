@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from joulewise.asking import CellAsk, answer_of, ask_of, template_of
+from joulewise.asking import CellAsk, answer_of, ask_of, check_server, check_thinking, template_of
 from joulewise.decoding import Vanilla
 from joulewise.energy.card_setting import CardSetting, cards_of, held
 from joulewise.energy.meter import Meter
@@ -245,9 +245,10 @@ class _Session:
             return
         self.not_loaded.pop(label, None)
         self.part = serving.part_of(engine, self.meter.specs)
-        self._check_thinking(label, info)
+        check_thinking(self.plan, label, info)
         self._record_environment(label, info)
         self._warm_up(label, engine, stop)
+        check_server(self.plan, label, engine)
         self._idle(label, "before", stop)
         any_done = self._do(engine, jobs, stop)
         while not stop.is_set() and self._add_repeats(label):
@@ -292,15 +293,6 @@ class _Session:
                 self.out.append_timeline(self.meter.drain_timeline())
                 self.timeline_written_s = time.monotonic()
         return any_done
-
-    def _check_thinking(self, label: str, info: EngineInfo) -> None:
-        for cell in self.plan.cells():
-            if cell.engine.label == label and cell.reasoning.needs_thinking and not info.thinking_switch:
-                raise UserError(
-                    f"reasoning {cell.reasoning.label} asks for the own thinking of {cell.engine.model}, and its chat "
-                    "template has no switch for that; leave out `thinking`, or the cells with "
-                    f"`exclude: [{{engine: '{label}', reasoning: '{cell.reasoning.label}'}}]`"
-                )
 
     def _record_environment(self, label: str, info: EngineInfo) -> None:
         if self.setting:

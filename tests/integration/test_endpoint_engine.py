@@ -157,8 +157,10 @@ def test_it_is_refused_where_nobody_knows_that_the_server_can(tmp_path: Path, me
         def reply(self, asked: Asked) -> Reply:
             return fails(404) if asked.path in ("/metrics", "/version") else super().reply(asked)
 
-    with Plain() as server, pytest.raises(UserError, match="stop rule `fixed` needs a server that can go on"):
-        run(plan(tmp_path, server.url, stop={"rule": "fixed", "tokens": 5}), tmp_path / "run", meter=meter)
+    with Plain() as server:
+        with pytest.raises(UserError, match="stop rule `fixed` needs a server that can go on"):
+            run(plan(tmp_path, server.url, stop={"rule": "fixed", "tokens": 5}), tmp_path / "run", meter=meter)
+        assert server.asked == []
 
 
 def two(folder: Path, plain: Server, speculating: Server, **more: Any) -> Plan:

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from joulewise.cli.main import app
 from joulewise.errors import EnvironmentFault, ServerError
 from joulewise.ledger import load
+from joulewise.ledger_lines import read_ledger
 from scripted_runs import questions_task
 
 pytest.importorskip("xllamacpp", reason="the extra llamacpp is not installed")
@@ -106,6 +107,37 @@ def test_one_server_at_a_time_in_blocks(tmp_path: Path) -> None:
 def test_exactly_so_many_tokens(tmp_path: Path) -> None:
     rows = run(write_plan(tmp_path, more="stop: {rule: fixed, tokens: 40}"), tmp_path / "run")
     assert [(row["status"], row["output_tokens"]) for row in rows] == [("ok", 40)] * 4
+
+
+def test_a_probe_is_what_a_budget_of_so_many_tokens_answers(tmp_path: Path) -> None:
+    """Word for word, also where the cut lies inside a character, which is three tokens here."""
+    party = "Write \N{PARTY POPPER}\N{CONFETTI BALL} ten times, a party."
+    task = Path(questions_task(tmp_path, [party, "What is 7 times 12, and how do you get there?"]))
+    task.write_text(task.read_text() + "cot_prompt: '{text}'\n")
+    alone = [{"kind": "budget", "tokens": tokens, "answer_tokens": 17} for tokens in (10, 21)]
+    budgets = json.dumps([{"kind": "budget", "tokens": 40, "probes": [10, 21]}, *alone])
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(PLAN.format(task="words.yaml", server="", repeats=1, more=f"reasonings: {budgets}"))
+    rows = run(plan, tmp_path / "run")
+    trials = [t for t in read_ledger(tmp_path / "run" / "ledger.jsonl").trials if t.status == "ok"]
+    assert len(trials) == 2 * 2 * 3
+    found = {(t.decoding, t.question_id, t.reasoning): t for t in trials}
+    probes = 0
+    for (decoding, question, reasoning), trial in found.items():
+        for probe in trial.probes:
+            thought, *closings = found[decoding, question, f"budget-{probe.tokens}-17"].generations
+            assert (reasoning, probe.error, thought.output_tokens) == ("budget-40", None, probe.tokens)
+            (closing,) = closings
+            assert probe.closing is not None
+            assert closing.text is not None
+            assert probe.closing.text
+            assert closing.text.startswith(probe.closing.text)
+            assert probe.closing.prompt_tokens == closing.prompt_tokens
+            assert probe.time_s is not None
+            assert trial.start_s < probe.time_s < trial.end_s
+            probes += 1
+    assert probes == 8
+    assert sum(row["probe_of"] is not None for row in rows) == 8
 
 
 def test_a_server_that_dies_in_the_middle_fails_its_trial_alone(

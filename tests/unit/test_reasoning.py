@@ -242,7 +242,7 @@ def probed(ask: Cutting, template: Request = SHORT, **more: object) -> tuple[Ans
     before = len(ask.asked)
     assert before == len(answer.requests)
     assert [probe.reasoning for probe in answer.probes] == [f"budget-{probe.tokens}" for probe in answer.probes]
-    return answer, [(probe.tokens, probe.run(ask)) for probe in answer.probes]
+    return answer, [(probe.tokens, probe.run(ask, ask)) for probe in answer.probes]
 
 
 def test_a_budget_is_probed_in_one_pass() -> None:

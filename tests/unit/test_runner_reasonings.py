@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from pydantic import ValidationError
 
 import scripted_engine
 from joulewise.decoding import Decoding
-from joulewise.energy.meter import Meter
+from joulewise.energy.meter import Meter, Window
+from joulewise.energy.part import Part
 from joulewise.engines.engine import THINKING_SWITCH, Cut, Generation, Message, Request
 from joulewise.errors import ChoiceError, UserError
 from joulewise.ledger import load
@@ -313,6 +315,38 @@ def test_a_probe_that_does_not_fit_fails_alone(tmp_path: Path, meter: Meter, mon
     (probe,) = trial.probes
     assert (trial.status, trial.extracted, probe.correct) == ("ok", "3", None)
     assert "do not fit the context" in (probe.error or "")
+
+
+def test_what_is_asked_again_is_in_no_joules(tmp_path: Path, meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an engine does not tell a cut's text, it is got by a request of its own, before the closing's window."""
+    generate, window, happened = scripted_engine.ScriptedEngine.generate, Meter.window, []
+
+    def cut(engine: object, request: Request, decoding: Decoding) -> Generation:
+        made = generate(engine, request, decoding)
+        last = request.messages[-1]
+        if last.role == "assistant":
+            happened.append(last.content)
+            return replace(made, text="1")
+        happened.append(request.max_new_tokens)
+        text = "a thought"[: request.max_new_tokens]
+        return replace(made, text=text, cuts=tuple(Cut(k, None, made.end_s) for k in request.cuts))
+
+    @contextmanager
+    def told(meter: Meter, part: Part) -> Iterator[Window]:
+        happened.append("open")
+        with window(meter, part) as one:
+            yield one
+        happened.append("close")
+
+    monkeypatch.setattr(scripted_engine.ScriptedEngine, "generate", cut)
+    monkeypatch.setattr(Meter, "window", told)
+    budget = {"kind": "budget", "tokens": 8, "probes": [4]}
+    plan = make_plan(stepwise_task(tmp_path, ["a"]), reasonings=[budget], decodings=["vanilla"], warm_up=0)
+    (trial,) = read_ledger(run(plan, tmp_path / "run", meter=meter).folder / "ledger.jsonl").trials
+    (probe,) = trial.probes
+    assert (probe.error, probe.extracted, probe.energy is not None) == (None, "1", True)
+    in_trial = ["open", 8, "a though\n\nThe answer is", "close"]
+    assert happened == [*in_trial, 4, "open", "a th\n\nThe answer is", "close"]
 
 
 def test_resuming_after_the_examples_were_changed_is_refused(tmp_path: Path, meter: Meter) -> None:

@@ -285,6 +285,17 @@ class EndpointEngine:
             chosen.add(f"nvml:{found[0]}")
         return frozenset(chosen)
 
+    def refuses_request(self, request: Request, decoding: Decoding) -> str | None:
+        """See ``Serving``. What Joulewise starts is of a kind that can be asked everything."""
+        served = self._servers.get(decoding.label)
+        if served is None:
+            return None
+        try:
+            body_of(request, served.recipe, self._api_of(served))
+        except UserError as error:
+            return str(error)
+        return None
+
     def prepare(self, decoding: Decoding) -> bool:
         """See ``Serving``."""
         self._current, self._note = None, None

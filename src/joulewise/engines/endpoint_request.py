@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any, Literal
 
-from joulewise.engines.engine import FinishReason, Generation, Request
+from joulewise.engines.engine import Cut, FinishReason, Generation, Request
 from joulewise.engines.openai_api.answer import Answer
 from joulewise.engines.servers.server import ServerRecipe
 from joulewise.errors import ServerError, UserError
 
 Api = Literal["chat", "completions"]
+
+UNTIMED = "the server does not tell when an answer had so many tokens, so a probe's joules are not known"
 
 THINKING = "enable_thinking"
 """The usual name of a chat template's switch."""
@@ -21,10 +27,6 @@ def body_of(request: Request, recipe: ServerRecipe, api: Api) -> dict[str, Any]:
     Raises:
         UserError: what this kind of server cannot be asked.
     """
-    if request.cuts:
-        raise UserError(
-            "A server does not tell what an answer was after so many tokens: leave `probes` out of the budget"
-        )
     if request.ignore_eos and not recipe.ignores_eos:
         raise UserError(
             "The stop rule `fixed` needs a server that can go on past the end token, and of this one nobody knows that "
@@ -44,6 +46,8 @@ def body_of(request: Request, recipe: ServerRecipe, api: Api) -> dict[str, Any]:
             body["top_k"] = top_k
     if request.ignore_eos:
         body["ignore_eos"] = True
+    if request.cuts:
+        body |= recipe.counting
     if request.thinking is not None:
         body["chat_template_kwargs"] = {THINKING: request.thinking}
     if api == "completions":
@@ -53,7 +57,7 @@ def body_of(request: Request, recipe: ServerRecipe, api: Api) -> dict[str, Any]:
         if recipe.continuing is None:
             raise UserError(
                 "This reasoning has the model go on with an answer that it has begun, and of this server nobody knows "
-                "how to ask for that: serve the model by vLLM, SGLang or llama.cpp"
+                "how to ask for that: serve the model by vLLM, SGLang or llama.cpp, or ask by `api: completions`"
             )
         body |= recipe.continuing
     return {**body, "messages": messages}
@@ -77,6 +81,7 @@ def generation_of(request: Request, answer: Answer, prompt_tokens: int, output_t
             "past the end token"
         )
     reason: FinishReason = "length" if answer.finish_reason == "length" else "eos"
+    cuts = tuple(_cuts(request, answer, output_tokens))
     return Generation(
         text=_text(answer),
         token_ids=(),
@@ -86,7 +91,40 @@ def generation_of(request: Request, answer: Answer, prompt_tokens: int, output_t
         start_s=answer.sent_s,
         first_token_s=answer.first_token_s if answer.streamed else None,
         end_s=answer.end_s,
+        cuts=cuts,
+        note=UNTIMED if any(cut.time_s is None for cut in cuts) else None,
     )
+
+
+def _cuts(request: Request, answer: Answer, output_tokens: int) -> Iterator[Cut]:
+    """The answer as it was after some of its tokens, as far as its pieces tell.
+
+    Some pieces hold several tokens: a round of speculation, or a character that is made of several. Of a cut inside one
+    the time is known, since they came together, and the text is not.
+    """
+    chunks = answer.chunks
+    made = list(accumulate(chunks.tokens))
+    if made and made[-1] > output_tokens:  # these are no counts of this answer
+        made = []
+    for tokens in request.cuts:
+        if tokens >= output_tokens:
+            return
+        first, after = bisect_left(made, tokens), bisect_right(made, tokens)
+        time_s = chunks.times_s[first] if first < len(made) else None
+        # A piece with a token and no text holds a part of a character back.
+        known = first < after and chunks.characters[first] > 0
+        yield Cut(tokens, _text_after(answer, after) if known else None, time_s)
+
+
+def _text_after(answer: Answer, pieces: int) -> str | None:
+    """The text of the first pieces of an answer; None where their lengths do not tell."""
+    chunks = answer.chunks
+    thoughts = [n if thought else 0 for n, thought in zip(chunks.characters, chunks.reasoning, strict=True)]
+    thought, whole = sum(thoughts[:pieces]), sum(chunks.characters[:pieces])
+    if (sum(thoughts), sum(chunks.characters)) != (len(answer.reasoning), len(answer.reasoning) + len(answer.text)):
+        return None  # a tool's arguments, or halves of characters put together
+    text = answer.text[: whole - thought]
+    return _text(replace(answer, reasoning=answer.reasoning[:thought], text=text, finish_reason="length"))
 
 
 def _text(answer: Answer) -> str:

@@ -105,12 +105,12 @@ class Cut:
 
     Args:
         tokens: how many.
-        text: their text.
+        text: their text; None where the engine does not see it: what it writes for a request of so many tokens tells.
         time_s: when they were there, monotonic seconds; None where the engine does not see it.
     """
 
     tokens: int
-    text: str
+    text: str | None
     time_s: float | None
 
 

@@ -54,6 +54,10 @@ class Serving(Protocol):
         """
         ...
 
+    def refuses_request(self, request: Request, decoding: Decoding) -> str | None:
+        """Why its server cannot be asked that, one sentence with a way out; None if it can. After ``load``."""
+        ...
+
     def prepare(self, decoding: Decoding) -> bool:
         """Make the server for ``decoding`` ready, and begin to count. Whether it must be warmed up.
 

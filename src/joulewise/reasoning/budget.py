@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal
@@ -9,10 +10,10 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from joulewise.engines.engine import Generation, Message, Request
+from joulewise.errors import ServerError
 from joulewise.reasoning.cot import Stepwise, label_of_thinking
 from joulewise.reasoning.reasoning import (
     Answer,
-    Ask,
     Asked,
     Probe,
     Probed,
@@ -58,6 +59,10 @@ class Budget(Stepwise):
         return tuple(self.model_copy(update={"tokens": tokens}).label for tokens in self.probes)
 
     @property
+    def goes_on(self) -> bool:
+        return True
+
+    @property
     def steps_tokens(self) -> int:
         return self.tokens
 
@@ -90,12 +95,24 @@ class Budget(Stepwise):
         stated = stated_whole(asked, f"{CLOSE}{_apart(last.text)}", last.finish_reason)
         return Answer(stated, (thinking, closing), (steps, last))
 
-    def _probe(self, asked: Asked, answer: Answer, tokens: int, ask: Ask) -> Probed:
+    def _probe(
+        self,
+        asked: Asked,
+        answer: Answer,
+        tokens: int,
+        again: Callable[[Request], Generation],
+        ask: Callable[[Request], Generation],
+    ) -> Probed:
         thinking, steps = answer.requests[0], answer.generations[0]
         cut = next((cut for cut in steps.cuts if cut.tokens == tokens), None)
         if cut is None:  # it came to its end before
             return Probed(answer.text, None, answer.generations[-1].end_s)
-        steps = replace(steps, text=cut.text, finish_reason="length")
+        text = cut.text
+        if text is None:
+            text = again(replace(thinking, max_new_tokens=tokens, cuts=())).text
+            if not steps.text.startswith(text.rstrip("\N{REPLACEMENT CHARACTER}").rstrip()):
+                raise ServerError(f"the first {tokens} tokens were asked for again, and were others than before")
+        steps = replace(steps, text=text, finish_reason="length")
         conclusion = self._conclude(asked, thinking, steps)
         try:
             conclusion.send(ask(next(conclusion)))

@@ -80,12 +80,13 @@ class Probe:
     Args:
         tokens: after so many.
         reasoning: the label of the reasoning that would have cut it off there.
-        run: finds it out, by requests of its own.
+        run: finds it out, by requests of its own: the first function is for those that only repeat what the Trial had,
+            the second for what the answer is got by, whose joules count.
     """
 
     tokens: int
     reasoning: str
-    run: Callable[[Ask], Probed]
+    run: Callable[[Callable[[Request], Generation], Callable[[Request], Generation]], Probed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,11 @@ class Reasoning(BaseModel, ABC):
     @property
     def needs_thinking(self) -> bool:
         """Whether it goes only with models whose own thinking can be switched on."""
+        return False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it may have the model go on with an answer that it has begun."""
         return False
 
     @property

@@ -63,6 +63,10 @@ class Sampled(Reasoning):
         return self.of.needs_thinking
 
     @property
+    def goes_on(self) -> bool:
+        return self.of.goes_on
+
+    @property
     def together(self) -> int:
         return self.samples if self.batched else 0
 

@@ -41,6 +41,7 @@ class LlamaCpp:
     ignores_eos = True
     all_tokens: int | None = 0
     continuing: Mapping[str, Any] | None = {}
+    counting: Mapping[str, Any] = {"timings_per_token": True}
     ways: Mapping[str, str] = {
         "vanilla": "no speculation",
         "coga": "`draft-simple`, exactly so many tokens a round (`p-min` 0)",

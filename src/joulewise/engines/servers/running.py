@@ -21,6 +21,7 @@ class Running:
     ignores_eos = False
     all_tokens: int | None = None
     continuing: Mapping[str, Any] | None = None
+    counting: Mapping[str, Any] = {}
     ways: Mapping[str, str] = {}
     lacks: Mapping[str, str] = {}
 

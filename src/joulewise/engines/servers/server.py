@@ -97,6 +97,8 @@ class ServerRecipe(Protocol):
     """The ``top_k`` that leaves none out; None where nobody knows one."""
     continuing: Mapping[str, Any] | None
     """What a request says whose last message the model is to go on with; None where nobody knows."""
+    counting: Mapping[str, Any]
+    """What a request says so that each piece of its answer tells its tokens; empty where nobody knows."""
 
     def missing(self, server: ServerSpec) -> str | None:
         """Why it cannot be started here, one sentence with the way out; None if it can. Starts nothing."""

@@ -32,6 +32,7 @@ class Sglang:
     ignores_eos = True
     all_tokens: int | None = -1
     continuing: Mapping[str, Any] | None = {"continue_final_message": True}
+    counting: Mapping[str, Any] = {"stream_options": {"continuous_usage_stats": True}}
     ways: Mapping[str, str] = {
         "vanilla": "no speculation",
         "coga": "`STANDALONE` with `topk` 1, exactly so many tokens a round",

@@ -43,6 +43,7 @@ class Vllm:
     ignores_eos = True
     all_tokens: int | None = -1
     continuing: Mapping[str, Any] | None = {"add_generation_prompt": False, "continue_final_message": True}
+    counting: Mapping[str, Any] = {"stream_options": {"continuous_usage_stats": True}}
     ways: Mapping[str, str] = {
         "vanilla": "no speculation",
         "coga": "`draft_model`, exactly so many tokens a round",
