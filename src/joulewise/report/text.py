@@ -260,7 +260,7 @@ def _factors(gammas: Sequence[Gamma]) -> str:
 
 def listed(names: Sequence[str], last: str = "and") -> str:
     """Names as a sentence has them: ``a, b and c``; ``last`` is the word before the last one."""
-    return f" {last} ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return f" {last} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def nothing_to_show(run: RunFacts, summary: Summary) -> str | None:

@@ -74,6 +74,12 @@ def test_how_much_is_enough():
     assert any("up to budget-64, the largest that was run" in line for line in sentences(script(ways)))
 
 
+def test_ways_without_a_direct_answer_are_held_against_nothing():
+    rows = script({"budget-16": ({0}, 1.0, 9), "budget-64": (set(QUESTIONS), 4.0, 9)})
+    assert not any(title.startswith("Against") for title in grids(rows))
+    assert "Accuracy against joules" in printed(told(rows))
+
+
 def test_nothing_right_is_said_and_bounded():
     (line,) = sentences(script({"direct": (set(), 2.0, 10), "cot-9": (set(), 20.0, 100)}))
     assert line == (
