@@ -23,6 +23,7 @@ HOW_TO_READ = (
 LATE_S = 0.005
 
 MOST_NAMED = 3
+NEXT_TO_NOTHING = 0.01
 BY_CURVE = (
     "By token share every token counts alike, one read as much as one made. `joulewise requests RUN --curve FILE` "
     "shares by the server's own operating curve instead, and `--csv FILE` writes one row a request."
@@ -138,10 +139,10 @@ def _request_grid(several: Sequence[UnderLoad]) -> list[Grid]:
     ]
     if any(one.idle_j is None and one.whole_j is not None for one in told):
         notes.append("Idle –: idle power was not measured, so it is in the requests' joules.")
-    if any(one.whole_j and one.idle_j and not one.requests_j for one in told):
+    if any(one.whole_j and one.idle_j and (one.requests_j or 0.0) < NEXT_TO_NOTHING * one.whole_j for one in told):
         notes.append(
-            "Nothing is left to requests where idle power was read as high as power under load: other programs kept "
-            "the machine busy when it was measured."
+            "Next to nothing is left to requests where idle power was read as high as power under load: other programs "
+            "kept the machine busy."
         )
     notes.append(BY_CURVE)
     return [

@@ -140,14 +140,14 @@ def test_the_joules_of_a_request_stand_by_load_and_decoding(tmp_path: Path) -> N
     # Of 500 J 200 are idle and 30 above it in the last second; 270 J over 465 tokens, 15.5 of them in the median.
     assert [shown.main for shown in grid.rows[0].figures] == ["30", "9.00", "2.32 – 15.7", "54 / 40 / 6"]
     assert grid.rows[0].figures[1].mark is None
-    assert not any("Nothing is left" in note or "Idle –" in note for note in grid.notes)
+    assert not any("nothing is left" in note or "Idle –" in note for note in grid.notes)
 
 
 @pytest.mark.parametrize(
     ("idle_w", "parts", "note"),
     [
         (None, "90 / – / 10", "Idle –: idle power was not measured"),
-        (50.0, "0 / 100 / 0", "Nothing is left to requests"),
+        (49.9, "0 / 100 / 0", "Next to nothing is left to requests"),
     ],
 )
 def test_idle_power_that_is_unknown_or_all_there_is(tmp_path: Path, idle_w: float, parts: str, note: str) -> None:
