@@ -110,7 +110,7 @@ def test_one_class_only_is_learnt() -> None:
 
 
 def test_nothing_scored_is_nothing_to_learn() -> None:
-    with pytest.raises(UserError, match="no outcomes to learn from"):
+    with pytest.raises(UserError, match="There are no outcomes"):
         fit_router(Past(tuple(answer(i, score=None) for i in range(3))))
 
 
