@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from joulewise.cli.named_file import named_file
+from joulewise.cli.named_file import output_file
 from joulewise.cli.report import POLLUTED_HELP, STDOUT
 from joulewise.cli.shares import share
 from joulewise.errors import EnvironmentFault, UserError
@@ -69,7 +69,7 @@ def compare(
     from joulewise.api import compare as compare_runs
     from joulewise.report.compare import headline, print_comparison, to_json, to_markdown
 
-    page = named_file(markdown, "--markdown")
+    page = output_file(markdown, "--markdown", "joulewise compare BASE NEW")
     if json_output and markdown == "-":
         raise UserError("--json and --markdown - both print on standard output; give --markdown a file")
     choices: dict[str, Any] = {"component": component, "on_unclear": on_unclear}  # compare_runs checks them

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from joulewise.cli.named_file import named_file
+from joulewise.cli.named_file import output_file
 from joulewise.cli.report import POLLUTED_HELP, STDOUT, write_file
 from joulewise.errors import UserError
+
+MOST_TOKENS, MOST_RUNNING = 10_000_000, 100_000
+"""No prediction beyond: a thousand times what models read, and servers run, today."""
 
 
 def curve(
@@ -54,7 +56,7 @@ def curve(
     from joulewise.analysis.curve_file import curve_json, read_curve
     from joulewise.report.curve import describe, predict
 
-    file = named_file(json_file, "--json")
+    file = output_file(json_file, "--json", "joulewise curve RUN")
     asked = [_request(text) for text in prediction or ()]
     notes: tuple[str, ...] = ()
     if run.is_dir() or run.suffix != ".json":
@@ -80,7 +82,7 @@ def curve(
     elif asked:
         raise UserError("--json - and --predict would both go to standard output; give --json a file")
     if file is not None:
-        write_file(curve_json(fitted, origin), file, "JSON")
+        write_file(curve_json(fitted, origin), file, "JSON", "joulewise curve RUN")
 
 
 def _request(text: str) -> tuple[float, float, float]:
@@ -89,9 +91,11 @@ def _request(text: str) -> tuple[float, float, float]:
         values = [float(part) for part in text.split(",")]
     except ValueError:
         values = []
-    if len(values) not in (2, 3) or not all(math.isfinite(value) and value >= 1.0 for value in values):
+    most = (MOST_TOKENS, MOST_TOKENS, MOST_RUNNING)[: len(values)]
+    right = all(1.0 <= value <= limit for value, limit in zip(values, most, strict=False))  # NaN is not
+    if len(values) not in (2, 3) or not right or not all(value.is_integer() for value in values[:2]):
         raise UserError(
-            f"--predict {text}: write prompt tokens, output tokens and, if wanted, running requests, each at "
-            "least 1, such as 512,128 or 512,128,8"
+            f"--predict {text}: write prompt tokens and output tokens as whole numbers from 1 to {MOST_TOKENS:,} and, "
+            f"if wanted, running requests from 1 to {MOST_RUNNING:,}, such as 512,128 or 512,128,8"
         )
     return values[0], values[1], values[2] if len(values) == 3 else 1.0

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from joulewise.cli.named_file import named_file
+from joulewise.cli.named_file import output_file
 from joulewise.cli.report import POLLUTED_HELP, STDOUT, write_file
 from joulewise.errors import UserError
 
@@ -39,7 +39,8 @@ def explain(
     from joulewise.report.explain import refusal, sentences, to_json
     from joulewise.report.summary import cells_of, sections, summarise
 
-    page, text = named_file(html, "--html"), named_file(markdown, "--markdown")
+    command = "joulewise explain RUN"
+    page, text = output_file(html, "--html", command), output_file(markdown, "--markdown", command)
     to_stdout = [name for name, file in (("--html", page), ("--markdown", text)) if file == STDOUT]
     to_stdout += ["--json"] if json_output else []
     if len(to_stdout) > 1:
@@ -61,9 +62,9 @@ def explain(
     if text is not None:
         from joulewise.report.markdown import render_explanation
 
-        write_file(render_explanation(summary), text, "Markdown")
+        write_file(render_explanation(summary), text, "Markdown", "joulewise explain RUN")
     if page is not None:
         from joulewise.report.html import render
         from joulewise.report.trials import trial_blocks
 
-        write_file(render(summary, trial_blocks(cells, summary, table.folders)), page, "Page")
+        write_file(render(summary, trial_blocks(cells, summary, table.folders)), page, "Page", "joulewise explain RUN")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from joulewise.cli.meter import CARBON_HELP
-from joulewise.cli.named_file import named_file
+from joulewise.cli.named_file import output_file
 from joulewise.cli.shares import share
 from joulewise.errors import EnvironmentFault, UserError
 from joulewise.whole_file import whole_file
@@ -87,9 +87,9 @@ def report(
     """
     show_runs(
         runs,
-        html=named_file(html, "--html"),
-        markdown=named_file(markdown, "--markdown"),
-        latex=named_file(latex, "--latex"),
+        html=output_file(html, "--html", "joulewise report RUN"),
+        markdown=output_file(markdown, "--markdown", "joulewise report RUN"),
+        latex=output_file(latex, "--latex", "joulewise report RUN"),
         json_output=json_output,
         price_per_kwh=price_per_kwh,
         currency=currency,
@@ -198,11 +198,11 @@ def show_runs(
     if markdown is not None:
         from joulewise.report import markdown as as_markdown
 
-        write_file(as_markdown.render(summary), markdown, "Markdown")
+        write_file(as_markdown.render(summary), markdown, "Markdown", "joulewise report RUN")
     if latex is not None:
         from joulewise.report import latex as as_latex
 
-        write_file(as_latex.render(summary), latex, "LaTeX")
+        write_file(as_latex.render(summary), latex, "LaTeX", "joulewise report RUN")
     if html is None and (json_output or markdown is not None or latex is not None):
         return summary
     page = html or (folders[0] / "report.html" if len(folders) == 1 else Path(SEVERAL).absolute())
@@ -216,11 +216,11 @@ def show_runs(
             raise
         typer.echo(f"No page: {fault}", err=True)
     else:
-        write_file(text, page, "Page")
+        write_file(text, page, "Page", "joulewise report RUN")
     return summary
 
 
-def write_file(text: str, file: Path, what: str, command: str = "joulewise report RUN") -> None:
+def write_file(text: str, file: Path, what: str, command: str) -> None:
     """Write an output file, whole or not at all, or standard output for ``-``, and say so.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from joulewise.cli.named_file import named_file
+from joulewise.cli.named_file import output_file
 from joulewise.counted import counted
 from joulewise.errors import EnvironmentFault
 
@@ -42,7 +42,7 @@ def requests(
     from joulewise.report.load_shares import COLUMNS, describe_stretch, request_rows
     from joulewise.whole_file import whole_file
 
-    file = named_file(csv_file, "--csv")
+    file = output_file(csv_file, "--csv", "joulewise requests RUN")
     read = [read_curve(Path(text)) for text in curve or ()]
     curves = {(origin.engine, origin.decoding): found for found, origin in read}
     found = list(load_shares(load_run(run), curves, load))

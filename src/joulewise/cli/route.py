@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from joulewise.cli.named_file import named_file
+from joulewise.cli.named_file import named_file, output_file
 from joulewise.cli.routing_options import (
     AccuracyFloor,
     AnswerValue,
@@ -314,7 +314,7 @@ def evaluate(
     from joulewise.routing.past_answers import past_of
     from joulewise.routing.router_file import load_router
 
-    file = named_file(json_file, "--json")
+    file = output_file(json_file, "--json", "joulewise route evaluate ROUTER")
     past = past_of(on, named_file(data, "--data", "the folder's name"))
     lost = share(margin, "--margin", "2%", "0.02", most=1.0)
     if not 0 < lost < 1:

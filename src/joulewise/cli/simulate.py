@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from joulewise.cli.named_file import named_file
+from joulewise.cli.named_file import named_file, output_file
 from joulewise.cli.routing_options import (
     AccuracyFloor,
     AnswerValue,
@@ -120,7 +120,7 @@ def simulate(
     from joulewise.routing.simulated_fleet import carbon_over_time
     from joulewise.traffic.arrivals import Poisson, Replay
 
-    file = named_file(json_file, "--json")
+    file = output_file(json_file, "--json", "joulewise route simulate TRACE")
     known = read_router(router)
     goal = goal_of(
         [option.name for option in known.options],

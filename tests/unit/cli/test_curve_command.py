@@ -89,7 +89,10 @@ def test_standard_output_is_the_file_alone(curve: Curve) -> None:
     assert isinstance(curve("run", "--json", "-", "--predict", "1,1").exception, UserError)
 
 
-@pytest.mark.parametrize("text", ["", "5", "a,b", "1,2,3,4", "0,5", "5,nan", "5,inf", "5,5,0.5"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "5", "a,b", "1,2,3,4", "0,5", "5,nan", "5,inf", "5,5,0.5", "1.5,2", "1e200,1e200", "5,20000000", "5,5,1e6"],
+)
 def test_a_request_that_is_none_is_refused(curve: Curve, text: str) -> None:
     done = curve("run", "--predict", text)
     assert isinstance(done.exception, UserError)
