@@ -33,7 +33,8 @@ def explain(
     For every decoding that speculates, against vanilla on the same task: how many tokens a round must keep to break
     even in seconds, in joules and in joules above idle power. Then which number of draft tokens is best, and, where
     the engine tells phases apart, where the seconds and the joules go. Runs without a single successful Trial are
-    refused, and runs that lack vanilla, or all that speculates.
+    refused, and runs that lack vanilla, or all that speculates of what was planned. Where vanilla is all that was
+    planned there is nothing to explain, which is said.
     """
     from joulewise.ledger import load
     from joulewise.report.explain import refusal, sentences, to_json
