@@ -390,6 +390,9 @@ def _check_complete(folder: Path) -> None:
     """
     has = {name for name in ("plan.yaml", "environment.json", LEDGER) if (folder / name).exists()}
     if not has:
+        if folder.is_file():
+            inside = f"name the folder {folder.parent}" if (folder.parent / LEDGER).exists() else "name a folder"
+            raise UserError(f"{folder}: a file, and no run folder; {inside}")
         problem = "not a run folder" if folder.is_dir() else "no such folder"
         raise UserError(f"{folder}: {problem}; name one that `joulewise run` made (runs/NAME-DATE-TIME)")
     # The ledger is made right after the plan, so only a run that was killed in between has the plan alone.

@@ -268,6 +268,15 @@ def test_a_folder_copied_in_part_says_what_is_missing(tmp_path: Path, gone: tupl
         RunFolder(run, PLAN, resume=True)
 
 
+def test_a_file_in_a_folders_place_is_told_and_its_folder_named(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(UserError, match=r"notes\.txt: a file, and no run folder; name a folder"):
+        load(tmp_path / "notes.txt")
+    (tmp_path / LEDGER).write_text("")
+    with pytest.raises(UserError, match=rf"a file, and no run folder; name the folder {re.escape(str(tmp_path))}"):
+        load(tmp_path / LEDGER)
+
+
 def test_no_such_folder_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="gone: no such folder; name one that `joulewise run` made"):
         load(tmp_path / "gone")
