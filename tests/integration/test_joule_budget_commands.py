@@ -188,10 +188,25 @@ def test_a_kill_leaves_what_was_booked_and_what_was_under_way(learnt: Path) -> N
     assert next(iter(found["begun"].values()))["expected_j"] > 0
     told = read_ledger(Path("asked/ledger.jsonl")).trials
     assert found["windows"]["hour"]["drawn_j"] >= sum(trial.window().total.energy_j or 0.0 for trial in told)
-    assert "of 1e+06 J left" in said("ask", "Name a colour.", *HOUR, "1e6", "-o", "next").stderr
+    assert "of 1,000,000 J left" in said("ask", "Name a colour.", *HOUR, "1e6", "-o", "next").stderr
+
+
+def test_a_budget_that_no_option_fits_is_to_be_raised_and_not_waited_for(learnt: Path, clock: list[float]) -> None:
+    least = min(expected_j().values())
+    told = refused("route", "Name colour 1.", "--no-live", "--joules-per-hour", f"{least / 2}")
+    assert "too small for any option" in told
+    assert "wait" not in told
+    enough = told.rpartition(" above ")[2].replace(",", "")
+    assert least <= float(enough) < 1.001 * least
+    assert "@transformers" in said("route", "Name colour 1.", "--no-live", "--joules-per-hour", enough).output
+
+
+def test_joules_left_have_no_exponent(learnt: Path, clock: list[float]) -> None:
+    assert " of 20,000 J left" in said("ask", "Name a colour.", "--joules-per-day", "20000", "-o", "asked").stderr
 
 
 def test_budgets_that_cannot_be_are_told(learnt: Path) -> None:
+    Path("loop").symlink_to("loop")
     for words, told in (
         (("--joules-per-hour", "0"), "--joules-per-hour 0: give a number from"),
         (("--joules-per-day", "-5"), "--joules-per-day -5"),
@@ -200,7 +215,9 @@ def test_budgets_that_cannot_be_are_told(learnt: Path) -> None:
         (("--budget-file", "b.json"), "--budget-file keeps a budget: give --joules-per-hour or --joules-per-day too"),
         (("--joules-per-day", "5", "--budget-file", " "), "--budget-file is empty"),
         (("--joules-per-day", "5", "--budget-file", "router.npz"), "router.npz is truncated, damaged or no joule"),
-        (("--joules-per-day", "5", "--budget-file", "nowhere/b.json"), "nowhere/b.json: cannot be written"),
+        (("--joules-per-day", "5000", "--budget-file", "nowhere/b.json"), "nowhere/b.json: cannot be written"),
+        (("--joules-per-day", "5000", "--budget-file", "run"), "name another file with --budget-file"),
+        (("--joules-per-day", "5000", "--budget-file", "loop"), "name another file with --budget-file"),
     ):
         assert told in refused("ask", "Name a colour.", "-o", "asked", *words), words
         assert not Path("asked").exists()

@@ -20,7 +20,7 @@ COMMANDS = [
     (("requests", "DEMO"), "--csv", "joulewise requests RUN"),
     (("compare", "DEMO", "DEMO"), "--markdown", "joulewise compare BASE NEW"),
     (("route", "simulate", "trace.csv", "--router", "router.npz"), "--json", "joulewise route simulate TRACE"),
-    (("route", "evaluate", "router.npz", "--on", "a.csv"), "--json", "joulewise route evaluate ROUTER"),
+    (("route", "evaluate", "router.npz", "--on", "a.csv"), "--json", "joulewise route evaluate ROUTER --on DATA"),
 ]
 
 

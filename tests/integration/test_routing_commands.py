@@ -17,11 +17,12 @@ from joulewise.analysis.curve_file import curve_json
 from joulewise.analysis.curve_points import Origin
 from joulewise.analysis.curves import fit_curve
 from joulewise.cli.main import app
+from joulewise.energy.meter import Meter
 from joulewise.engines import ENGINES
 from joulewise.ledger import load
 from joulewise.routing.router_file import load_router, save
 from planted_curve import grid
-from routing_runs import DIRECT, PLAN, refused, said
+from routing_runs import DIRECT, PLAN, refused, said, steady
 
 pytest.importorskip("scipy", reason="learning needs the extra routing")
 
@@ -77,7 +78,7 @@ def test_a_batch_goes_to_the_options_of_each_question(learnt: Path) -> None:
     assert [one["correct"] for one in answered][1] is None
     assert all(one["option"].startswith("small@") for one in answered)
     assert len(load("asked").arrow) == 3
-    assert "1 answers have no score" in said("fit", "run", "asked", "-o", "again.npz").output
+    assert "1 answer has no score" in said("fit", "run", "asked", "-o", "again.npz").output
 
 
 def test_a_batch_from_standard_input(learnt: Path) -> None:
@@ -220,7 +221,7 @@ def test_mistakes_are_told_with_a_way_out(learnt: Path) -> None:
         (("route", "\udcff q"), "not UTF-8 text"),
         (("route", "q", "--price-per-second", "1"), "give --price-per-kwh too"),
         (("route", "q", "--load", "tiny=3"), "no option is of a model tiny"),
-        (("route", "q", "--load", "many"), "--load many"),
+        (("route", "q", "--load", "many"), "8, or ENGINE=8"),
         (("route", "q", "--load", "1e300"), "--load 1e300: more than can be"),
         (("route", "q", "--latency-ms", "1e300"), "--latency-ms 1e300: more than can be"),
         (("route", "q", "--carbon-g-per-kwh", "1e300"), "--carbon-g-per-kwh 1e300: more than can be"),
@@ -229,8 +230,19 @@ def test_mistakes_are_told_with_a_way_out(learnt: Path) -> None:
         (("route", "q", "--last-model", "small@transformers"), "go together"),
         (("route", "q", "--accuracy-critical"), "goes with --policy paper"),
         (("route", "q", "--router", "plan.yaml"), "no router file"),
+        (("route", "q", "--router", "none.npz"), "none.npz: there is no such router file; `joulewise fit RUN"),
+        (("route", "q", "--router", "run"), "run is a folder, and no router file: `joulewise fit RUN"),
+        (("route", "evaluate", "none.npz", "--on", "run"), "`joulewise fit RUN -o router.npz` makes one"),
+        (
+            ("route", "evaluate", "router.npz", "--on", "run", "--also-seen", "--pair", "*e@*vote-3,large@*vote-3"),
+            "the same option twice (large@transformers/vanilla/vote-3)",
+        ),
+        (
+            ("route", "evaluate", "router.npz", "--on", "run", "--also-seen", "--pair", "*direct,*direct"),
+            "the same option twice",
+        ),
         (("ask",), "give a question, or a file"),
-        (("ask", "q", "--batch", "batch.jsonl"), "give a question, or a file"),
+        (("ask", "q", "--batch", "-"), "with --batch FILE, not both"),
         (("ask", "--batch", "none.jsonl"), "none.jsonl cannot be read"),
         (("ask", "q", "--reference", "x", "--answer", "letter"), "--reference x: it is not one of the letters"),
         (("ask", "q", "-o", "run"), "run holds something already"),
@@ -246,6 +258,63 @@ def test_mistakes_are_told_with_a_way_out(learnt: Path) -> None:
     ):
         Path("batch.jsonl").write_text(line)
         assert told in refused("ask", "--batch", "batch.jsonl")
+
+
+def test_an_empty_variable_names_no_router(learnt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JOULEWISE_ROUTER", "")
+    assert "@transformers" in said("route", "How many?").output
+    monkeypatch.setenv("JOULEWISE_ROUTER", "none.npz")
+    assert "none.npz: there is no such router file" in refused("route", "How many?")
+
+
+def test_joules_of_another_device_are_not_held_against_those_here(
+    learnt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pin = ("--pin", "large@*vanilla/direct")
+    assert "not comparable" not in said("route", "Name a colour.").output
+    said("ask", "Name a colour.", *pin, "-o", "same")
+    told = said("route", "learn", "same", "--verdict", "right", "--corrections", "same.json").output
+    assert "the joules of 1 answer" in told
+    assert "left out" not in told
+
+    def elsewhere() -> Meter:
+        meter = steady()
+        for source in meter.sources:
+            source.spec = replace(source.spec, device="another device", provenance="modelled")  # type: ignore[misc]
+        return meter
+
+    monkeypatch.setattr("joulewise.energy.discover", elsewhere)
+    why = (
+        "joules learnt on 2 x a made-up device (all components, measured); here: 2 x another device (all components, "
+        "modelled); not comparable"
+    )
+    assert f"Note: {why}" in said("route", "Name a colour.").output
+    assert why in json.loads(said("route", "Name a colour.", "--json").output)["notes"]
+    done = said("ask", "Name a colour.", *pin, "-o", "other")
+    assert f"Note: {why}" in done.stderr
+    assert f"drawn against expected says nothing here: {why}" in " ".join(done.stdout.split())
+    told = said("route", "learn", "other", "--verdict", "right", "--corrections", "other.json").output
+    assert f"learnt from 1 verdict and the joules of 0 answers; the joules of 1 answer left out ({why})" in told
+    assert f"no answer that corrections could learn from: {why}" in refused("route", "learn", "other")
+    said("ask", "What is 2 plus 2?", *pin, "--reference", "4", "-o", "mixed")
+    told = " ".join(said("fit", "run", "mixed", "-o", "mixed.npz").output.split())
+    assert "are learnt together and are not comparable: fit a router of each" in told
+    assert len(load_router("mixed.npz").learnt["large@transformers/vanilla/direct"].sources) == 2
+
+
+def test_corrections_that_cannot_be_written_are_not_told_to_be_learnt(learnt: Path) -> None:
+    said("ask", "Name a colour.", "-o", "asked")
+    done = CliRunner().invoke(app, ["route", "learn", "asked", "--verdict", "right", "--corrections", "no/c.json"])
+    assert "no/c.json" in str(done.exception)
+    assert "learnt from" not in done.output
+
+
+def test_questions_whose_texts_are_not_at_hand_are_counted(learnt: Path) -> None:
+    said("ask", "What is 2 plus 2?", "--reference", "4", "-o", "asked")
+    for file in Path("asked").glob("asked-*.jsonl"):
+        file.unlink()
+    told = " ".join(said("fit", "run", "asked", "-o", "again.npz").output.split())
+    assert "6 options, 15 of 16 queries learnt from (the texts of the others are not at hand)" in told
 
 
 def test_a_question_that_fails_ends_with_2_and_is_told(learnt: Path) -> None:
@@ -355,6 +424,9 @@ def test_a_stop_keeps_what_is_answered_and_says_how_to_go_on(learnt: Path, monke
     assert 0 < len(done.stdout.splitlines()) < 6
     assert "The rest: joulewise run asked/plan.yaml --out asked --resume" in done.stderr
     assert "was not run" not in done.output
+    again = refused("ask", "--batch", "batch.jsonl", "-o", "asked")
+    assert "if it was stopped, `joulewise run asked/plan.yaml --out asked --resume` does the rest" in again
+    assert "--resume" not in refused("ask", "--batch", "batch.jsonl", "-o", "run")
     said("run", "asked/plan.yaml", "--out", "asked", "--resume")
     assert len(load("asked").arrow) == 6
     assert "15 queries" in said("fit", "run", "asked", "-o", "again.npz").output  # colours have no score

@@ -20,7 +20,7 @@ def test_a_router_is_judged_by_answers_that_it_did_not_learn_from(learnt: Path) 
     figures = said("route", "evaluate", "router.npz", "--on", "run", "--also-seen", "--json", "-").stdout
     assert json.loads(figures)["also_seen"]
     assert "--margin 7" in refused("route", "evaluate", "router.npz", "--on", "run", "--margin", "7")
-    assert "cannot be read" in refused("route", "evaluate", "none.npz", "--on", "run")
+    assert "there is no such router file" in refused("route", "evaluate", "none.npz", "--on", "run")
     told = refused("route", "evaluate", "router.npz", "--on", "run", "--also-seen", "--json", "nowhere/f.json")
     assert "`joulewise route evaluate ROUTER --on DATA --json FILE`" in told
 

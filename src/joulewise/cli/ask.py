@@ -126,6 +126,7 @@ def ask(
     from joulewise.report.routing import answered_json, describe_answered
     from joulewise.routing.asking import answer_all, choose_all
     from joulewise.routing.batch import write_batch
+    from joulewise.routing.joule_sources import differences
 
     known = read_router(router)
     names = [option.name for option in known.options]
@@ -150,7 +151,8 @@ def ask(
     with discover() as meter:
         chosen = choose_all(known, asked, goal, now.state, corrected_by(corrections, explore, known), meter, purse)
         useless = without_effect(goal, carbon_g_per_kwh, carbon)
-        for note in (*now.notes, *useless, *_own_budgets(known, chosen, max_tokens)):
+        elsewhere = differences([one.sources for one in known.learnt.values()], meter.specs)
+        for note in (*elsewhere, *now.notes, *useless, *_own_budgets(known, chosen, max_tokens)):
             typer.echo(f"Note: {note}", err=True)
         with show_progress() as on_progress:
             done = answer_all(known, chosen, folder, meter, max_tokens, on_progress, purse)
@@ -195,7 +197,9 @@ def _questions(
     from joulewise.routing.batch import Asked, parse_batch, read_batch
 
     file = named_file(batch, "--batch")
-    if (text is None) == (file is None):
+    if text is not None and file is not None:
+        raise UserError("give a question, or a file of them with --batch FILE, not both")
+    if text is None and file is None:
         raise UserError("give a question, or a file of them with --batch FILE")
     if text is not None:
         one = Asked(read_question(text), domain, reference, answer=answer)

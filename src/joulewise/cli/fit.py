@@ -107,7 +107,13 @@ def fit(
     save(router, file)
     if past.contradictory:
         notes.append(contradiction(past.contradictory))
-    typer.echo(describe_router(router, (*past.notes, *notes), terminal_width()), nl=False)
+    several = {known.sources for known in router.learnt.values() if len(known.sources) > 1}
+    notes += [
+        f"joules of {'; '.join(map(str, sources))} are learnt together and are not comparable: fit a router of each"
+        for sources in sorted(several)
+    ]
+    told = describe_router(router, (*past.notes, *notes), terminal_width(), len(past.textless))
+    typer.echo(told, nl=False)
     typer.echo(f"Router: {file}{replaced} ({time.monotonic() - began_s:.1f} s)", err=True)
 
 

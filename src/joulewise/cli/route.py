@@ -41,9 +41,11 @@ from joulewise.cli.routing_options import (
     Within,
     corrected_by,
     goal_of,
+    learnt_elsewhere,
     present,
     purse_of,
     read_router,
+    router_at,
     without_effect,
 )
 from joulewise.cli.shares import share
@@ -171,7 +173,7 @@ def question(
         # Nothing is asked, so nothing is booked.
         choice = choose(goal) if purse is None else purse.foreseen().choose(choose, goal)
     useless = without_effect(goal, carbon_g_per_kwh, carbon, policy == "paper")
-    notes = (*now.notes, *useless, *known.notes(query, choice.option, now.state, domain))
+    notes = (*learnt_elsewhere(known), *now.notes, *useless, *known.notes(query, choice.option, now.state, domain))
     if json_output:
         typer.echo(json.dumps(choice_json(choice, notes)))
     else:
@@ -251,13 +253,15 @@ def learn(
     found = load_corrections(file) if file.exists() else Learnt()
     if reset is not None:
         found = without(found, None if reset == "all" else reset)
+    told = None
     if runs:
         past = from_runs(runs, named_file(data, "--data", "the folder's name"))
         found, told = learn_from(found, read_router(router), past, _verdict(verdict))
-        typer.echo(told)
     elif verdict is not None:
         raise UserError("--verdict is on a run's answers: name the run")
     save_corrections(found, file)
+    if told is not None:
+        typer.echo(told)
     for sentence in drift(found):
         typer.echo(f"Drift: {sentence}")
     typer.echo(f"Corrections: {file}", err=True)
@@ -312,15 +316,14 @@ def evaluate(
     from joulewise.report.routing_evaluation import describe_evaluation, evaluation_json
     from joulewise.routing.evaluation import evaluate as evaluated
     from joulewise.routing.past_answers import past_of
-    from joulewise.routing.router_file import load_router
 
-    file = output_file(json_file, "--json", "joulewise route evaluate ROUTER")
+    file = output_file(json_file, "--json", "joulewise route evaluate ROUTER --on DATA")
     past = past_of(on, named_file(data, "--data", "the folder's name"))
     lost = share(margin, "--margin", "2%", "0.02", most=1.0)
     if not 0 < lost < 1:
         raise UserError(f"--margin {margin}: give a share above 0% and below 100%, such as 2%")
     leasts = [share(text, "--accuracy-floor", "80%", "0.8", most=1.0) for text in accuracy_floor or ()]
-    known = load_router(router)
+    known = router_at(router)
     named = None if pair is None else _weak_and_strong(pair, list(known.learnt))
     found = evaluated(known, past, also_seen=also_seen, margin=lost, leasts=list(dict.fromkeys(leasts)), pair=named)
     if file != STDOUT:
@@ -340,6 +343,8 @@ def _weak_and_strong(text: str, names: list[str]) -> tuple[str, str]:
     for at in range(1, len(parts)):
         ends = ",".join(parts[:at]).strip(), ",".join(parts[at:]).strip()
         found = [[end] if end in names else fnmatch.filter(names, end) for end in ends]
+        if found[0] and (ends[0] == ends[1] or (len(found[0]) == 1 and found[0] == found[1])):
+            raise UserError(f"--pair {text}: the same option twice ({', '.join(found[0])}); name two")
         if all(len(mine) == 1 for mine in found):
             return found[0][0], found[1][0]
         if len(parts) == 2 and (many := [(end, mine) for end, mine in zip(ends, found, strict=True) if len(mine) > 1]):

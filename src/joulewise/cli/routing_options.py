@@ -290,16 +290,44 @@ def read_router(named: str | None) -> Router:
     Raises:
         UserError: there is none, or it cannot be read.
     """
-    from joulewise.routing.router_file import load_router
-
-    file = named_file(named, "--router") or (
-        Path(os.environ[ROUTER_VARIABLE]) if ROUTER_VARIABLE in os.environ else None
-    )
+    file = named_file(named, "--router") or (Path(given) if (given := os.environ.get(ROUTER_VARIABLE)) else None)
     if file is None:
         file = next((f for f in DEFAULT_ROUTERS if f.exists()), None)
     if file is None:
         raise UserError("no router file is named: give --router FILE; `joulewise fit RUN -o router.npz` makes one")
+    return router_at(file)
+
+
+def router_at(file: Path) -> Router:
+    """The router of a file.
+
+    Raises:
+        UserError: there is none, or it cannot be read.
+    """
+    from joulewise.routing.router_file import load_router
+
+    if os.path.isdir(file):
+        raise UserError(
+            f"{file} is a folder, and no router file: `joulewise fit RUN -o router.npz` makes one of a run folder"
+        )
+    if not os.path.exists(file):
+        raise UserError(f"{file}: there is no such router file; `joulewise fit RUN -o router.npz` makes one")
     return load_router(file)
+
+
+def learnt_elsewhere(router: Router) -> list[str]:
+    """Where a router's joules are of other devices than this machine's, or came about otherwise, one sentence each."""
+    learnt = [known.sources for known in router.learnt.values()]
+    if not any(learnt):
+        return []
+    from joulewise.energy import discover
+    from joulewise.routing.joule_sources import differences
+
+    meter = discover()
+    try:
+        return differences(learnt, meter.specs)
+    finally:
+        meter.close()
 
 
 def goal_of(

@@ -15,12 +15,13 @@ from joulewise.routing.policy import Choice, Estimate
 from joulewise.routing.router import Learnt, Router
 
 
-def describe_router(router: Router, notes: Iterable[str] = (), width: int | None = None) -> str:
+def describe_router(router: Router, notes: Iterable[str] = (), width: int | None = None, textless: int = 0) -> str:
     """Every option with what was learnt of it.
 
     Args:
         notes: what else to say, one sentence each.
         width: columns of the terminal; None: any.
+        textless: questions that could not be learnt from, as their texts are not at hand.
     """
     model = router.performance
     place = {name: i for i, name in enumerate(model.options)}
@@ -39,8 +40,13 @@ def describe_router(router: Router, notes: Iterable[str] = (), width: int | None
                 "unknown" if known.latency is None else f"{known.latency.timings:,} timed",
             )
         )
+    seen = len(router.seen)
+    queries = (
+        f"{seen:,} of {seen + textless:,} queries" if textless else f"{seen:,} {'query' if seen == 1 else 'queries'}"
+    )
+    why = " (the texts of the others are not at hand)" if textless else ""
     lines = [
-        f"{counted(len(router.learnt), 'option')}, {len(router.seen):,} queries learnt from",
+        f"{counted(len(router.learnt), 'option')}, {queries} learnt from{why}",
         "",
         *table(rows, width),
     ]
@@ -127,6 +133,8 @@ def describe_answered(one: Answered, width: int | None = None) -> str:
             f"  {figure(one.energy_j)} J drawn ({figure(one.lower_j)} to {figure(one.upper_j)}, {one.provenance}), "
             f"{figure(expected.mean)} J expected (at most {figure(expected.p95)} J 95 times out of 100)"
         )
+    if one.not_comparable is not None:
+        lines.append(f"  drawn against expected says nothing here: {one.not_comparable}")
     lines.append(f"  {figure(one.duration_s)} s" + _routing(one))
     if one.correct is not None or one.score is not None:
         lines.append(f"  {_verdict(one)}, {one.choice.estimate.accuracy:.0%} expected")
@@ -167,6 +175,7 @@ def answered_json(one: Answered) -> dict[str, Any]:
         "lower_j": one.lower_j,
         "upper_j": one.upper_j,
         "provenance": one.provenance,
+        "not_comparable": one.not_comparable,
         "duration_s": one.duration_s,
         "routing_j": one.routing_j,
         "correct": one.correct,

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from joulewise.analysis.least_squares import non_negative
 from joulewise.errors import UserError
+from joulewise.routing.joule_sources import JouleSource
 
 Floats = npt.NDArray[np.float64]
 
@@ -34,6 +35,7 @@ class AnswerJoules:
         provenance: of the joules: ``measured``, ``modelled`` if any were, or else ``as given`` if any were a file's.
         prompt_tokens, output_tokens: the least and the most that was learnt from.
         answers: how many were learnt from.
+        sources: whose joules; of several, all are learnt together. Empty where that is not known.
     """
 
     request_j: float
@@ -44,6 +46,7 @@ class AnswerJoules:
     prompt_tokens: tuple[float, float]
     output_tokens: tuple[float, float]
     answers: int
+    sources: tuple[JouleSource, ...] = ()
 
     def warnings(self, prompt_tokens: float, output_tokens: float, running: float) -> list[str]:
         """What of a request lies outside of what was learnt from."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 from joulewise.analysis.intervals import joint_provenance
 from joulewise.errors import EnvironmentFault, JoulewiseError, UserError, first_paragraph
 from joulewise.routing.batch import Asked
+from joulewise.routing.joule_sources import JouleSource, difference, source_here
 from joulewise.routing.past_answers import ASKED, Way, agreed
 from joulewise.routing.policy import Choice, Goal, State
 from joulewise.routing.router import Correct, Router
@@ -71,6 +73,7 @@ class Answered:
         routing_j: joules of the choice.
         error: why there is no answer.
         cut_off: what was cut off by its token budget; the thoughts of a budget, which are meant to be, apart.
+        not_comparable: why joules drawn and expected cannot be held against each other, if so.
     """
 
     asked: Asked
@@ -86,6 +89,7 @@ class Answered:
     routing_j: float | None
     error: str | None
     cut_off: tuple[CutOff, ...] = ()
+    not_comparable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +237,7 @@ def answer_all(
             if trial is None and stopped:
                 unanswered.add(i)
     answered = [
-        _answered(router, one, of, options)
+        _answered(router, one, of, options, source_here(meter.specs))
         for i, (one, of, *options) in enumerate(zip(chosen, trials, first, then, strict=True))
         if i not in unanswered
     ]
@@ -268,7 +272,11 @@ def _run(
     from joulewise.runner import run
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} holds something already: name another folder with --out")
+        told = f"{folder} holds something already: name another folder with --out"
+        if (folder / "plan.yaml").is_file() and (folder / f"{ASKED}-1.jsonl").is_file():
+            name = shlex.quote(str(folder))
+            told += f"; if it was stopped, `joulewise run {name}/plan.yaml --out {name} --resume` does the rest"
+        raise UserError(told)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         plan, places = _plan(router, asked, options, folder.absolute(), max_tokens)
@@ -350,8 +358,15 @@ def _literal(label: str) -> str:
     return "".join(f"[{c}]" if c in "*?[" else c for c in label)
 
 
-def _answered(router: Router, one: Chosen, trials: Sequence[Trial | None], options: Sequence[str]) -> Answered:
-    """What came of a question: the last answer, and the joules and seconds of all; ``options`` are whose they are."""
+def _answered(
+    router: Router, one: Chosen, trials: Sequence[Trial | None], options: Sequence[str], here: JouleSource | None
+) -> Answered:
+    """What came of a question: the last answer, and the joules and seconds of all.
+
+    Args:
+        options: whose they are.
+        here: whose joules are drawn.
+    """
     last = trials[-1]
     if last is None:
         return Answered(
@@ -362,6 +377,11 @@ def _answered(router: Router, one: Chosen, trials: Sequence[Trial | None], optio
     intervals = [energy.interval_j for energy in energies]
     known = all(trial.status == "ok" for trial in ran) and all(intervals)
     ends = [pair for pair in intervals if pair is not None] if known else []
+    provenance = joint_provenance(energy.provenance for energy in energies)
+    here = None if here is None else replace(here, provenance=provenance)
+    differs = (
+        difference(router.learnt[option].sources, here) for _, option in zip(ran, options, strict=False) if known
+    )
     return Answered(
         one.asked,
         one.choice,
@@ -369,7 +389,7 @@ def _answered(router: Router, one: Chosen, trials: Sequence[Trial | None], optio
         sum(energy.energy_j or 0.0 for energy in energies) if known else None,
         sum(lower for lower, _ in ends) if known else None,
         sum(upper for _, upper in ends) if known else None,
-        joint_provenance(energy.provenance for energy in energies),
+        provenance,
         sum(trial.duration_s for trial in ran),
         last.correct,
         last.score,
@@ -380,6 +400,7 @@ def _answered(router: Router, one: Chosen, trials: Sequence[Trial | None], optio
             for trial, option in zip(ran, options, strict=False)
             if (cut := _cut_off(trial, option, router.learnt[option].way)) is not None
         ),
+        next((why for why in differs if why is not None), None),
     )
 
 

@@ -161,7 +161,9 @@ def _answer_joules(answers: Sequence[PastAnswer]) -> AnswerJoules | None:
     found = {a.provenance for a in known}
     provenance = "modelled" if found - {"measured", GIVEN} else GIVEN if GIVEN in found else "measured"
     rows = np.array([[a.prompt_tokens, a.output_tokens, (a.energy_j or 0.0) / a.samples] for a in known])
-    return fit_answer_joules(rows[:, 0], rows[:, 1], rows[:, 2], provenance)
+    sources = {a.source for a in known}
+    whose = () if None in sources else tuple(sorted(s for s in sources if s is not None))
+    return replace(fit_answer_joules(rows[:, 0], rows[:, 1], rows[:, 2], provenance), sources=whose)
 
 
 def _energy(

@@ -57,7 +57,9 @@ def read_account(path: Path) -> Account:
     except FileNotFoundError:
         return Account()
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise UserError(
+            f"{path} cannot be read: {error.strerror or error}; name another file with --budget-file"
+        ) from error
     try:
         if len(data) > MOST_BYTES:
             raise UserError(f"{path} is larger than {MOST_BYTES:,} bytes, and no joule budget: {again}")

@@ -296,7 +296,7 @@ def by_model(
     """What ``--load`` and ``--latency-ms`` say, by model.
 
     Args:
-        texts: ``8`` for all models, or ``MODEL=8``, which goes before; of two for one model the later counts.
+        texts: ``8`` for all models, or ``ENGINE=8``, which goes before; of two for one model the later counts.
         models: all there are.
         option: its name, for what is told.
         most: that can be.
@@ -308,7 +308,7 @@ def by_model(
     named: dict[str, float] = {}
     for text in texts:
         model, equals, number = text.rpartition("=")
-        value = _number(number, f"{option} {text}", "8, or MODEL=8", most)
+        value = _number(number, f"{option} {text}", "8, or ENGINE=8", most)
         if not equals:
             found = dict.fromkeys(models, value)
         elif model in models:

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joulewise.counted import counted
 from joulewise.errors import UserError
 from joulewise.routing.answer_joules import GIVEN
+from joulewise.routing.joule_sources import JouleSource, joule_source
 from joulewise.routing.outcomes import Outcome, gather, read_rows
 from joulewise.routing.policy import Option
 
@@ -45,6 +47,7 @@ class PastAnswer:
         prompt_tokens, output_tokens: of one of these, on average; None where not known.
         energy_j: of all of them together; None where not known.
         provenance: of the joules: as in ``energy``, or ``as given`` where a file does not say it.
+        source: whose joules; None where not known.
         running: requests that ran at a time.
         first_token_s, total_s: of one request; None where not known.
         probe: the answer that a longer thought would have given: its seconds are not an answer's.
@@ -66,6 +69,7 @@ class PastAnswer:
     total_s: float | None = None
     probe: bool = False
     agreed: bool | None = None
+    source: JouleSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +103,13 @@ class Past:
         answers: in any order.
         ways: how options answer, by name; of files without a plan none.
         notes: what was left out, one sentence each.
+        textless: questions whose text is not at hand, by task and id.
     """
 
     answers: tuple[PastAnswer, ...]
     ways: Mapping[str, Way] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    textless: frozenset[tuple[str, str]] = frozenset()
 
     def answers_as(self, option: str) -> str:
         """Under which name its outcomes are learnt: one for all options that give the same answers."""
@@ -137,7 +143,8 @@ class Past:
 
     def joined(self, other: Past) -> Past:
         """Both together; of an option that both tell how to run, the later way."""
-        return Past(self.answers + other.answers, {**self.ways, **other.ways}, self.notes + other.notes)
+        ways, textless = {**self.ways, **other.ways}, self.textless | other.textless
+        return Past(self.answers + other.answers, ways, self.notes + other.notes, textless)
 
 
 def past_of(sources: Sequence[Path], data_dir: Path | None = None) -> Past:
@@ -202,7 +209,8 @@ def _from_run(folder: Path, data_dir: Path | None) -> Past:
     tasks, faults = _opened(plan, folder, data_dir)
     texts = {(label, q.question_id): q.text for label, (_, asked) in tasks.items() for q in asked}
     budgets = {label: task.max_new_tokens for label, (task, _) in tasks.items()}
-    ways = plan_ways(plan, budgets, next(iter(table.environments.values()), {}))
+    environment = next(iter(table.environments.values()), {})
+    ways, sources = plan_ways(plan, budgets, environment), environment.get("sources") or ()
     names = (
         *("engine", "decoding", "reasoning", "task", "question_id", "category", "status", "correct", "score"),
         *("generation_count", "prompt_tokens", "output_tokens", "duration_s", "prefill_s", "running", "probe_of"),
@@ -212,21 +220,28 @@ def _from_run(folder: Path, data_dir: Path | None) -> Past:
     joules = (f"{component}_energy_j", f"{component}_provenance")
     votes, own = _votes(plan, folder), {spec.label for spec in plan.tasks if spec.name == ASKED}
     answers, notes, unscored = [], [*table.warnings, *faults], 0
+    textless: set[tuple[str, str]] = set()
     for trial in table.arrow.select([*names, *joules]).to_pylist():
         if trial["status"] != "ok" or not trial["generation_count"]:
             continue
         answer = _of_trial(trial, *(trial[name] for name in joules))
+        if answer.energy_j is not None:
+            answer = replace(answer, source=joule_source(sources, component, answer.provenance))
         key = trial["task"], trial["question_id"]
         if trial["load"] is None and trial["running"] is None:
             score = trial["score"] if trial["correct"] is None else float(trial["correct"])
             unscored += score is None
+            textless |= set() if key in texts else {key}
             domain = trial["category"] or (None if trial["task"] in own else trial["task"])
             same = votes.get(trial["trial_id"])
             answer = replace(answer, query=texts.get(key), score=score, domain=domain, agreed=same)
         answers.append(answer)
     if unscored:
-        notes.append(f"{folder}: {unscored:,} answers have no score: their tokens, joules and seconds are learnt alone")
-    return Past(tuple(answers), ways, tuple(notes))
+        have = "has" if unscored == 1 else "have"
+        notes.append(
+            f"{folder}: {counted(unscored, 'answer')} {have} no score: tokens, joules and seconds are learnt alone"
+        )
+    return Past(tuple(answers), ways, tuple(notes), frozenset(textless))
 
 
 def agreed(votes: Sequence[str | None] | None) -> bool:

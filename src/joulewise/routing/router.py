@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from joulewise.analysis.curve_points import Origin
 from joulewise.errors import UserError
+from joulewise.routing.answer_joules import AnswerJoules
 from joulewise.routing.energy import EnergyEstimate, OptionEnergy, expected_energy
+from joulewise.routing.joule_sources import JouleSource
 from joulewise.routing.latency import Latency, Seconds, expected_seconds
 from joulewise.routing.past_answers import Way
 from joulewise.routing.performance import Performance, Prediction
@@ -80,6 +82,15 @@ class Learnt:
     answers_as: str
     provenance: str = "unknown"
     origin: Origin | None = None
+
+    @property
+    def sources(self) -> tuple[JouleSource, ...]:
+        """Whose joules were learnt; of several, they were learnt together. Empty where that is not known."""
+        if self.origin is not None:
+            device = self.origin.device
+            return () if device is None else (JouleSource(device, self.origin.component, self.provenance),)
+        curve = None if self.energy is None else self.energy.curve
+        return curve.sources if isinstance(curve, AnswerJoules) else ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

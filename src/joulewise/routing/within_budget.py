@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Context
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from joulewise.errors import JoulewiseError, UserError
-from joulewise.routing.joule_budget import Account, Allowance, Limits, allowance, begin, drew, end
+from joulewise.routing.joule_budget import Account, Allowance, Limits, Period, allowance, begin, drew, end
 from joulewise.routing.joule_budget_file import change_account, read_account
 from joulewise.routing.policy import Choice, Goal
 
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
 clock_s = time.time
 """The present, where nobody brings another clock: seconds by the calendar, as the account outlives the process."""
+
+
+_EACH: Mapping[Period, str] = MappingProxyType({"hour": "an hour", "day": "a day"})
 
 
 class BudgetSpentError(UserError):
@@ -53,6 +58,9 @@ class Foreseen:
         least_j = min(
             v.estimate.energy_j.mean for v in choice.verdicts if v.cost is not None and v.estimate is not None
         )
+        for period, limit_j in self.limits.by_period.items():
+            if least_j > limit_j:
+                raise BudgetSpentError(_too_small(period, limit_j, least_j))
         allowed = allowance(self.account, self.limits, self.now_s)
         if least_j > allowed.left_j:
             raise BudgetSpentError(_spent(allowed, least_j))
@@ -62,8 +70,8 @@ class Foreseen:
             without = choice
             choice = choose(replace(goal, affordable_j=most_j))
             told = (
-                f"the joule budget leaves {most_j:,.3g} J for this request, so not {without.option} with "
-                f"{without.estimate.accuracy:.1%} for {wanted_j:,.3g} J ({words_of(allowed)})"
+                f"the joule budget leaves {_joules(most_j)} J for this request, so not {without.option} with "
+                f"{without.estimate.accuracy:.1%} for {_joules(wanted_j)} J ({words_of(allowed)})"
             )
             choice = replace(choice, reasons=(*choice.reasons, told))
         seconds = 0.0 if choice.estimate.total_s is None else choice.estimate.total_s.mean
@@ -184,16 +192,30 @@ class Booking:
 
 def words_of(allowed: Allowance) -> str:
     """What a period leaves, in words."""
-    return f"{allowed.left_j:,.4g} of {allowed.limit_j:,.4g} J left {_until(allowed)}"
+    return f"{_joules(allowed.left_j)} of {_joules(allowed.limit_j)} J left {_until(allowed)}"
 
 
 def _spent(allowed: Allowance, least_j: float) -> str:
-    each = "an hour" if allowed.period == "hour" else "a day"
+    each = _EACH[allowed.period]
     return (
-        f"the joule budget of {allowed.limit_j:,.4g} J {each} is used up: {allowed.left_j:,.3g} J are left, and the "
-        f"cheapest option is expected to draw {least_j:,.3g} J; wait {_until(allowed)}, or raise "
+        f"the joule budget of {_joules(allowed.limit_j)} J {each} is used up: {_joules(allowed.left_j)} J are left, "
+        f"and the cheapest option is expected to draw {_joules(least_j)} J; wait {_until(allowed)}, or raise "
         f"--joules-per-{allowed.period}"
     )
+
+
+def _too_small(period: Period, limit_j: float, least_j: float) -> str:
+    # Rounded up, as the number that is told must do.
+    enough = _joules(least_j, ROUND_CEILING)
+    return (
+        f"the joule budget of {_joules(limit_j)} J {_EACH[period]} is too small for any option, even where nothing is "
+        f"drawn: the cheapest is expected to draw {enough} J; raise --joules-per-{period} above {enough}"
+    )
+
+
+def _joules(value: float, rounding: str = ROUND_HALF_EVEN) -> str:
+    """Four significant digits without an exponent: ``19,790``, ``4.73``."""
+    return f"{Context(prec=4, rounding=rounding).create_decimal(repr(float(value))).normalize():,f}"
 
 
 def _until(allowed: Allowance) -> str:
